@@ -1,0 +1,354 @@
+"""Configuration: three frozen value objects built in one place; nothing else reads the environment.
+
+Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.ftd/config.toml > default.
+``SETTINGS`` drives flags, variables, ``ftd env`` and this module alike. A bad value is an error, never the default.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import appdirs
+
+from ftd import units
+from ftd.errors import InvalidOption
+
+DEFAULT_PORT = 11434
+_HOME = "~/.ftd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The daemon: where it listens, who may call it, how long models stay."""
+
+    host: str = f"127.0.0.1:{DEFAULT_PORT}"
+    origins: tuple[str, ...] = ()
+    keep_alive_ns: int = 5 * 60 * 10**9
+    load_timeout_ns: int = 5 * 60 * 10**9
+    max_queue: int = 512
+    log_level: str = "info"
+    no_history: bool = False
+
+    def __post_init__(self) -> None:
+        _check_range("FTD_MAX_QUEUE", self.max_queue, 1, 10**6)
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InvalidOption(f"FTD_LOG_LEVEL must be debug, info, warning or error: {self.log_level}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryConfig:
+    """The store and the registries it talks to."""
+
+    models_dir: Path = field(default_factory=lambda: Path(appdirs.user_data_dir("ftd")) / "models")
+    no_prune: bool = False
+    allow_private_registries: tuple[str, ...] = ()
+    transfer_streams: int = 8
+
+    def __post_init__(self) -> None:
+        _check_range("FTD_TRANSFER_STREAMS", self.transfer_streams, 1, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The engine: 0 and "auto" become numbers in the plan, never here."""
+
+    context_tokens: int = 0
+    num_parallel: int = 0
+    num_threads: int = 0
+    precision: str = "fast"
+    prefill_chunk_tokens: int = 512
+    host_memory_bytes: int = 0
+    device: str = "auto"
+    gpu_memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("FTD_CONTEXT_LENGTH", self.context_tokens, 0, 2**24)
+        _check_range("FTD_NUM_PARALLEL", self.num_parallel, 0, 256)
+        _check_range("FTD_NUM_THREADS", self.num_threads, 0, 1024)
+        _check_range("FTD_PREFILL_CHUNK", self.prefill_chunk_tokens, 1, 16384)
+        if self.precision not in ("fast", "f32"):
+            raise InvalidOption(f"FTD_PRECISION must be fast or f32: {self.precision}")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise InvalidOption(f"FTD_DEVICE must be auto, cpu or cuda: {self.device}")
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidOption(f"{name} must be between {low} and {high}: {value}")
+
+
+def _text(value: str) -> str:
+    return value.strip().strip("\"'")
+
+
+def _integer(value: str) -> int:
+    try:
+        return int(_text(value))
+    except ValueError:
+        raise InvalidOption(f"not an integer: {value!r}") from None
+
+
+def _boolean(value: str) -> bool:
+    text = _text(value).lower()
+    if text in ("1", "true", "yes", "on", "t"):
+        return True
+    if text in ("0", "false", "no", "off", "f", ""):
+        return False
+    raise InvalidOption(f"not a boolean: {value!r}")
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
+
+
+def _keep_alive(value: str) -> int:
+    text = _text(value)
+    number = text.removeprefix("-")
+    ns = units.parse_keep_alive(float(text) if number.replace(".", "", 1).isdigit() else text)
+    return 0 if ns is None else ns
+
+
+def _size(value: str) -> int:
+    text = _text(value).upper().removesuffix("B").removesuffix("I")
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}.get(text[-1:], 1)
+    try:
+        return int(float(text if scale == 1 else text[:-1]) * scale)
+    except ValueError:
+        raise InvalidOption(f"not a size: {value!r}", "write it as 24G or 512M") from None
+
+
+def _path(value: str) -> Path:
+    return Path(_text(value)).expanduser()
+
+
+def _ollama_debug(value: str) -> str:
+    return "debug" if _text(value) not in ("", "0", "false") else "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: which field of which config, its variables, how a string becomes a value, its help."""
+
+    section: type[ServerConfig] | type[RegistryConfig] | type[EngineConfig]
+    name: str
+    variable: str
+    parse: Callable[[str], Any]
+    help: str
+    ollama: str | None = None
+    parse_ollama: Callable[[str], Any] | None = None
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        ServerConfig,
+        "host",
+        "FTD_HOST",
+        _text,
+        "address the daemon listens on and clients call",
+        "OLLAMA_HOST",
+    ),
+    Setting(
+        ServerConfig,
+        "origins",
+        "FTD_ORIGINS",
+        _names,
+        "web origins allowed to call the API",
+        "OLLAMA_ORIGINS",
+    ),
+    Setting(
+        ServerConfig,
+        "keep_alive_ns",
+        "FTD_KEEP_ALIVE",
+        _keep_alive,
+        "how long an idle model stays loaded (5m, 300, -1 for ever)",
+        "OLLAMA_KEEP_ALIVE",
+    ),
+    Setting(
+        ServerConfig,
+        "load_timeout_ns",
+        "FTD_LOAD_TIMEOUT",
+        _keep_alive,
+        "longest load without progress before it fails",
+        "OLLAMA_LOAD_TIMEOUT",
+    ),
+    Setting(
+        ServerConfig, "max_queue", "FTD_MAX_QUEUE", _integer, "requests that may wait", "OLLAMA_MAX_QUEUE"
+    ),
+    Setting(
+        ServerConfig,
+        "log_level",
+        "FTD_LOG_LEVEL",
+        _text,
+        "debug, info, warning or error",
+        "OLLAMA_DEBUG",
+        _ollama_debug,
+    ),
+    Setting(
+        ServerConfig, "no_history", "FTD_NOHISTORY", _boolean, "keep no REPL history", "OLLAMA_NOHISTORY"
+    ),
+    Setting(RegistryConfig, "models_dir", "FTD_MODELS", _path, "folder of the model store"),
+    Setting(RegistryConfig, "no_prune", "FTD_NOPRUNE", _boolean, "keep unreferenced blobs", "OLLAMA_NOPRUNE"),
+    Setting(
+        RegistryConfig,
+        "allow_private_registries",
+        "FTD_PRIVATE_REGISTRIES",
+        _names,
+        "registries on private addresses that may be called (host or host:port)",
+    ),
+    Setting(
+        RegistryConfig,
+        "transfer_streams",
+        "FTD_TRANSFER_STREAMS",
+        _integer,
+        "parallel streams of one transfer",
+        "OLLAMA_MAX_TRANSFER_STREAMS",
+    ),
+    Setting(
+        EngineConfig,
+        "context_tokens",
+        "FTD_CONTEXT_LENGTH",
+        _integer,
+        "context window in tokens (0: chosen by memory)",
+        "OLLAMA_CONTEXT_LENGTH",
+    ),
+    Setting(
+        EngineConfig,
+        "num_parallel",
+        "FTD_NUM_PARALLEL",
+        _integer,
+        "sequences decoded together (0: automatic)",
+        "OLLAMA_NUM_PARALLEL",
+    ),
+    Setting(EngineConfig, "num_threads", "FTD_NUM_THREADS", _integer, "CPU threads (0: one a usable core)"),
+    Setting(EngineConfig, "precision", "FTD_PRECISION", _text, "fast (8-bit activations) or f32"),
+    Setting(
+        EngineConfig, "prefill_chunk_tokens", "FTD_PREFILL_CHUNK", _integer, "tokens of one prefill step"
+    ),
+    Setting(
+        EngineConfig, "host_memory_bytes", "FTD_HOST_MEMORY", _size, "host memory budget (0: what is free)"
+    ),
+    Setting(EngineConfig, "device", "FTD_DEVICE", _text, "auto, cpu or cuda"),
+    Setting(
+        EngineConfig, "gpu_memory_bytes", "FTD_GPU_MEMORY", _size, "device memory budget (0: what is free)"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of the configuration, and for each setting where its value came from."""
+
+    server: ServerConfig
+    registry: RegistryConfig
+    engine: EngineConfig
+    sources: Mapping[str, str]
+
+
+def state_dir() -> Path:
+    """Folder of the config file, REPL history and registry key."""
+    return Path(os.environ.get("FTD_HOME", _HOME)).expanduser()
+
+
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Build the configuration; ``flags`` maps field names to values already typed (None: not given)."""
+    environ = os.environ if environ is None else environ
+    file_values = _read_file(state_dir() / "config.toml")
+    known = {setting.name for setting in SETTINGS}
+    if unknown := sorted(set(file_values) - known):
+        raise InvalidOption(
+            f"unknown setting in config.toml: {unknown[0]}", f"known settings: {' '.join(sorted(known))}"
+        )
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in SETTINGS:
+        found = _find(setting, flags or {}, environ, file_values)
+        if found is not None:
+            values[setting.name], sources[setting.name] = found
+
+    def build(section: Any) -> Any:
+        return section(**{f.name: values[f.name] for f in fields(section) if f.name in values})
+
+    return Config(
+        server=build(ServerConfig),
+        registry=build(RegistryConfig),
+        engine=build(EngineConfig),
+        sources=sources,
+    )
+
+
+def _find(
+    setting: Setting, flags: Mapping[str, Any], environ: Mapping[str, str], file_values: Mapping[str, Any]
+) -> tuple[Any, str] | None:
+    if flags.get(setting.name) is not None:
+        return flags[setting.name], "flag"
+    rows = [(setting.variable, setting.parse)]
+    if setting.ollama:
+        rows.append((setting.ollama, setting.parse_ollama or setting.parse))
+    for variable, parse in rows:
+        text = environ.get(variable, "")
+        if text.strip():
+            return _parse(parse, text, variable), variable
+    if setting.name in file_values:
+        value = file_values[setting.name]
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        return _parse(setting.parse, text, f"config.toml: {setting.name}"), "config.toml"
+    return None
+
+
+def _parse(parse: Callable[[str], Any], text: str, source: str) -> Any:
+    try:
+        return parse(text)
+    except InvalidOption as exc:
+        raise InvalidOption(f"{source}: {exc.message}", exc.hint) from exc
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise InvalidOption(f"{path}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a daemon listens or is called."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def url(self) -> str:
+        """URL for a client: unspecified addresses become loopback."""
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.path}"
+
+
+def parse_address(text: str) -> Address:
+    """Read a host setting the way Ollama reads OLLAMA_HOST: ``[scheme://]host[:port][/path]``, forgiving."""
+    text = text.strip().strip("\"'").strip()
+    scheme, port = "http", DEFAULT_PORT
+    if "://" in text:
+        scheme, text = text.split("://", 1)
+        port = {"http": 80, "https": 443}.get(scheme, DEFAULT_PORT)
+    text, _, path = text.partition("/")
+    host = text
+    if text.startswith("["):
+        host, _, tail = text[1:].partition("]")
+        text = f"x{tail}"
+    elif text.count(":") > 1:
+        text = "x"
+    elif ":" in text:
+        host = text.partition(":")[0]
+    elif not text:
+        host = "127.0.0.1"
+    tail = text.partition(":")[2]
+    if tail.isascii() and tail.isdigit() and int(tail) <= 65535:
+        port = int(tail)
+    return Address(scheme, host, port, f"/{path.rstrip('/')}" if path.rstrip("/") else "")

@@ -1,0 +1,201 @@
+"""What crosses the socket between daemon and engine: token ids and numbers, never text.
+
+    frame := length of the body (u32, little endian) · body (msgpack of one tagged struct)
+
+Down: Load, Generate, Cancel, Embed, GetStats, Unload.  Up: Ready, Progress, Tokens, Finished, Embedded, Stats, Failed.
+``request_id`` is chosen by the daemon and unique while the engine lives. Durations are nanoseconds.
+"""
+
+import struct
+from typing import Literal
+
+import msgspec
+
+MAX_FRAME_BYTES = 256 << 20
+HEADER = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all messages; the struct's tag is its lower-case class name."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen; defaults are Ollama's. ``seed`` None draws a random one."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+
+class Load(Message, frozen=True, kw_only=True, tag="load"):
+    """Load the model whose FTW config lies at ``config_path``; answered by Progress… then Ready or Failed.
+
+    blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one request,
+    ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free memory).
+    """
+
+    config_path: str
+    blob_paths: dict[str, str]
+    context_tokens: int
+    max_sequences: int = 8
+    kv_bytes: int = 0
+    num_threads: int = 0
+    precision: Literal["fast", "f32"] = "fast"
+    prefill_chunk_tokens: int = 512
+    debug_checks: bool = False
+
+
+class Generate(Message, frozen=True, kw_only=True, tag="generate"):
+    """Continue ``ids``; answered by Tokens… then Finished or Failed.
+
+    max_tokens <= 0 means until the window is full. A stop id ends the sequence and is not emitted.
+    ``num_logprobs``: -1 none, 0 the chosen token only, n the n best too. ``cache_salt`` separates prefix caches.
+    """
+
+    request_id: int
+    ids: list[int]
+    max_tokens: int = 0
+    stop_ids: list[int] = []
+    sampling: SamplingParams = SamplingParams()
+    num_logprobs: int = -1
+    cache_salt: str = ""
+
+
+class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
+    """Abort a request within one step; answered by Finished with reason ``abort`` unless it had ended."""
+
+    request_id: int
+
+
+class Embed(Message, frozen=True, kw_only=True, tag="embed"):
+    """Pool the last hidden state of each sequence; answered by Embedded or Failed."""
+
+    request_id: int
+    sequences: list[list[int]]
+    pooling: Literal["mean", "last", "cls"] = "mean"
+
+
+class GetStats(Message, frozen=True, kw_only=True, tag="get_stats"):
+    """Ask for Stats."""
+
+
+class Unload(Message, frozen=True, kw_only=True, tag="unload"):
+    """End the engine process after the current step."""
+
+
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
+    """The model is loaded; sizes are those in force."""
+
+    context_tokens: int
+    weight_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    num_threads: int
+    device: str
+    load_ns: int
+    kernels: dict[str, str]
+
+
+class Progress(Message, frozen=True, kw_only=True, tag="progress"):
+    """Bytes of weights read so far; sent at least once a second while loading."""
+
+    completed_bytes: int
+    total_bytes: int
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithm of a token's probability before temperature and filters."""
+
+    id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class Tokens(Message, frozen=True, kw_only=True, tag="tokens"):
+    """The next ids of a request, in order; ``logprobs`` is parallel to ``ids`` when asked for."""
+
+    request_id: int
+    ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+    """A request ended. ``output_tokens`` counts what was emitted (a stop id is not)."""
+
+    request_id: int
+    reason: Literal["stop", "length", "abort"]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    queue_ns: int
+    prefill_ns: int
+    decode_ns: int
+
+
+class Embedded(Message, frozen=True, kw_only=True, tag="embedded"):
+    """One f32 little-endian vector of ``width`` values for each sequence, concatenated."""
+
+    request_id: int
+    width: int
+    data: bytes
+    prompt_tokens: int
+
+
+class Stats(Message, frozen=True, kw_only=True, tag="stats"):
+    """Counters since load and gauges of this moment."""
+
+    running: int
+    waiting: int
+    steps: int
+    prefill_tokens: int
+    decode_tokens: int
+    cached_tokens: int
+    pages_free: int
+    pages_tree: int
+    pages_live: int
+    pages_total: int
+    prefill_ns: int
+    decode_ns: int
+
+
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
+    """A request (or, with request_id None, the load or the whole engine) failed.
+
+    ``kind`` is the name of a class in ``ftd.errors``.
+    """
+
+    kind: str
+    message: str
+    hint: str | None = None
+    request_id: int | None = None
+
+
+Down = Load | Generate | Cancel | Embed | GetStats | Unload
+Up = Ready | Progress | Tokens | Finished | Embedded | Stats | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_down = msgspec.msgpack.Decoder(Down)
+_up = msgspec.msgpack.Decoder(Up)
+
+
+def encode(message: Down | Up) -> bytes:
+    """Return the frame of one message."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def decode_down(body: bytes) -> Down:
+    """Decode the body of a frame sent by the daemon."""
+    return _down.decode(body)
+
+
+def decode_up(body: bytes) -> Up:
+    """Decode the body of a frame sent by the engine."""
+    return _up.decode(body)
