@@ -1,0 +1,38 @@
+"""Fixtures for every test: a scrubbed environment, a home of its own, the folder of real models."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def scrubbed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No setting of the developer's shell reaches a test, and nothing a test does reaches the home folder."""
+    for variable in list(os.environ):
+        kept = variable in ("FTD_TEST_MODELS", "FTD_ISA", "FTD_KERNELS")
+        if variable.startswith(("FTD_", "OLLAMA_")) and not kept:
+            monkeypatch.delenv(variable)
+    home = tmp_path_factory.mktemp("home")
+    for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(home))
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The folder of real models, filled by scripts/test; tests that need it are skipped where it is absent."""
+    folder = os.environ.get("FTD_TEST_MODELS")
+    if not folder:
+        pytest.skip("FTD_TEST_MODELS is not set: scripts/test fetches the real models")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(models_dir: Path) -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, as published."""
+    path = models_dir / "smollm2.gguf"
+    if not path.exists():
+        pytest.skip(f"no such model: {path}")
+    return path

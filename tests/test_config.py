@@ -1,0 +1,92 @@
+"""Configuration against the precedence rule and Ollama's table of host values."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ftd import config, units
+from ftd.errors import InvalidOption
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("1.2.3.4", "http://1.2.3.4:11434"),
+        ("1.2.3.4:1234", "http://1.2.3.4:1234"),
+        (":1234", "http://127.0.0.1:1234"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("example.com:1234", "http://example.com:1234"),
+        (":66000", "http://127.0.0.1:11434"),
+        (":-1", "http://127.0.0.1:11434"),
+        ("[::1]", "http://[::1]:11434"),
+        ("::1", "http://[::1]:11434"),
+        ("[::1]:1337", "http://[::1]:1337"),
+        (' " 1.2.3.4 " ', "http://1.2.3.4:11434"),
+        ("http://1.2.3.4", "http://1.2.3.4:80"),
+        ("https://1.2.3.4", "https://1.2.3.4:443"),
+        ("https://example.com/ollama", "https://example.com:443/ollama"),
+    ],
+)
+def test_parse_address_follows_ollamas_table(text: str, url: str) -> None:
+    assert config.parse_address(text).url == url
+
+
+def test_precedence_is_flag_then_own_variable_then_ollamas_then_file_then_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text('host = "1.1.1.1"\nmax_queue = 9\n')
+    environ = {"OLLAMA_HOST": "2.2.2.2", "FTD_HOST": "3.3.3.3", "OLLAMA_KEEP_ALIVE": "-1"}
+
+    by_flag = config.load({"host": "4.4.4.4"}, environ)
+    by_variable = config.load({}, environ)
+    by_ollama = config.load({}, {"OLLAMA_HOST": "2.2.2.2"})
+    by_file = config.load({}, {})
+
+    assert [c.server.host for c in (by_flag, by_variable, by_ollama, by_file)] == [
+        "4.4.4.4", "3.3.3.3", "2.2.2.2", "1.1.1.1",
+    ]  # fmt: skip
+    assert by_variable.server.keep_alive_ns == units.FOREVER_NS
+    assert by_file.server.max_queue == 9
+    assert by_file.sources["max_queue"] == "config.toml"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FTD_MAX_QUEUE", "many"),
+        ("FTD_MAX_QUEUE", "0"),
+        ("FTD_KEEP_ALIVE", "soon"),
+        ("FTD_GPU_MEMORY", "big"),
+        ("FTD_PRECISION", "double"),
+        ("FTD_LOG_LEVEL", "loud"),
+        ("FTD_NOPRUNE", "maybe"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_its_source(variable: str, value: str) -> None:
+    with pytest.raises(InvalidOption, match=variable):
+        config.load({}, {variable: value})
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text("hots = 1\n")
+    with pytest.raises(InvalidOption, match=r"unknown setting in config\.toml: hots"):
+        config.load({}, {})
+
+
+def test_every_setting_names_a_field_of_its_section_once() -> None:
+    rows = [(setting.section, setting.name) for setting in config.SETTINGS]
+    known = {
+        (section, field.name)
+        for section in (config.ServerConfig, config.RegistryConfig, config.EngineConfig)
+        for field in dataclasses.fields(section)
+    }
+    assert len(rows) == len(set(rows))
+    assert set(rows) == known
+
+
+def test_sizes_are_binary() -> None:
+    assert config.load({}, {"FTD_GPU_MEMORY": "24GiB"}).engine.gpu_memory_bytes == 24 << 30
