@@ -1,0 +1,229 @@
+"""A scripted engine: speaks ``engine.messages`` on FD, computes nothing.
+
+    python fake_worker.py SCRIPT_JSON FD
+
+Keys of the script, all optional:
+    reply        ids to answer every Generate with (default: the prompt's own ids)
+    interval_s   pause before each token; with 0 all tokens go out at once
+    endless      repeat ``reply`` until cancelled
+    crash_after  end with status 7 and a line on stderr after this many tokens
+    fail_load    [kind, message] answered to Load
+    crash_load   text printed on stderr before exiting with status 3 in the middle of Load
+    silent_load  never answer Load
+    slow_load    [times, pause_s]: progress that often before Ready
+    control      path of a listening Unix socket: nothing is answered by itself; each message received goes
+                 up as a JSON line and frames to send come down as JSON lines
+                 ({"send": {...message...}} | {"exit": status, "stderr": text} | {"raw": hex})
+"""
+
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+
+import msgspec
+
+from ftd.engine import messages
+from ftd.engine.messages import (
+    Embed,
+    Embedded,
+    Failed,
+    Finished,
+    Generate,
+    GetStats,
+    Load,
+    Progress,
+    Ready,
+    Stats,
+    TokenLogprob,
+    Tokens,
+    Unload,
+)
+
+WIDTH = 4
+
+
+class Answer:
+    """One Generate being answered."""
+
+    def __init__(self, message, script):
+        self.message = message
+        self.ids = list(script.get("reply") or message.ids)
+        self.endless = script.get("endless", False)
+        self.sent = 0
+        self.started_ns = time.perf_counter_ns()
+
+    def next_tokens(self):
+        """The next Tokens, or None when the answer is over."""
+        limit = self.message.max_tokens
+        if (0 < limit <= self.sent) or (self.sent >= len(self.ids) and not self.endless):
+            return None
+        token = self.ids[self.sent % len(self.ids)]
+        if token in self.message.stop_ids:
+            return None
+        self.sent += 1
+        logprobs = None
+        if self.message.num_logprobs >= 0:
+            top = [(token, -0.25), (token + 1, -1.5)][: self.message.num_logprobs]
+            logprobs = [TokenLogprob(token, -0.25, top)]
+        return Tokens(request_id=self.message.request_id, ids=[token], logprobs=logprobs)
+
+    def finished(self, reason=None):
+        limit = self.message.max_tokens
+        reason = reason or ("length" if 0 < limit <= self.sent else "stop")
+        return Finished(
+            request_id=self.message.request_id,
+            reason=reason,
+            prompt_tokens=len(self.message.ids),
+            cached_tokens=0,
+            output_tokens=self.sent,
+            queue_ns=1000,
+            prefill_ns=2000,
+            decode_ns=3000 * self.sent,
+        )
+
+
+class FakeWorker:
+    def __init__(self, script, engine_socket):
+        self.script = script
+        self.engine = engine_socket
+        self.pending = b""
+        self.answers = {}
+        self.tokens_sent = 0
+        self.control = None
+        if "control" in script:
+            self.control = socket.socket(socket.AF_UNIX)
+            self.control.connect(script["control"])
+            self.control_pending = b""
+            self.report({"type": "started", "pid": os.getpid()})
+
+    def report(self, value):
+        self.control.sendall(json.dumps(value).encode() + b"\n")
+
+    def send(self, message):
+        self.engine.sendall(messages.encode(message))
+
+    def run(self):
+        selector = selectors.DefaultSelector()
+        selector.register(self.engine, selectors.EVENT_READ, self.read_engine)
+        if self.control is not None:
+            selector.register(self.control, selectors.EVENT_READ, self.read_control)
+        interval_s = self.script.get("interval_s", 0)
+        while True:
+            timeout = interval_s if self.answers else None
+            for key, _ in selector.select(timeout):
+                key.data()
+            self.step()
+
+    def read_engine(self):
+        data = self.engine.recv(1 << 20)
+        if not data:
+            sys.exit(0)
+        self.pending += data
+        while len(self.pending) >= 4:
+            (size,) = struct.unpack_from("<I", self.pending)
+            if len(self.pending) < 4 + size:
+                return
+            body, self.pending = self.pending[4 : 4 + size], self.pending[4 + size :]
+            self.receive(messages.decode_down(body))
+
+    def read_control(self):
+        data = self.control.recv(1 << 20)
+        if not data:
+            sys.exit(0)
+        self.control_pending += data
+        *lines, self.control_pending = self.control_pending.split(b"\n")
+        for line in lines:
+            self.obey(json.loads(line))
+
+    def obey(self, command):
+        if "send" in command:
+            self.send(msgspec.convert(command["send"], messages.Up))
+        if "raw" in command:
+            self.engine.sendall(bytes.fromhex(command["raw"]))
+        if "exit" in command:
+            if command.get("stderr"):
+                print(command["stderr"], file=sys.stderr, flush=True)
+            os._exit(command["exit"])
+
+    def receive(self, message):
+        if self.control is not None:
+            self.report(msgspec.to_builtins(message))
+            if isinstance(message, Unload):
+                sys.exit(0)
+            return
+        match message:
+            case Load():
+                self.load(message)
+            case Generate():
+                self.answers[message.request_id] = Answer(message, self.script)
+            case Embed():
+                self.embed(message)
+            case GetStats():
+                zeros = dict.fromkeys(Stats.__struct_fields__, 0)
+                self.send(Stats(**{**zeros, "running": len(self.answers)}))
+            case Unload():
+                sys.exit(0)
+            case messages.Cancel():
+                answer = self.answers.pop(message.request_id, None)
+                if answer is not None:
+                    self.send(answer.finished("abort"))
+
+    def load(self, message):
+        script = self.script
+        if script.get("silent_load"):
+            return
+        if "crash_load" in script:
+            print(script["crash_load"], file=sys.stderr, flush=True)
+            os._exit(3)
+        if "fail_load" in script:
+            kind, text = script["fail_load"]
+            self.send(Failed(kind=kind, message=text))
+            return
+        times, pause_s = script.get("slow_load", (0, 0))
+        for _ in range(times):
+            self.send(Progress(completed_bytes=10, total_bytes=100))
+            time.sleep(pause_s)
+        self.send(Progress(completed_bytes=50, total_bytes=100))
+        self.send(
+            Ready(
+                context_tokens=message.context_tokens,
+                weight_bytes=1000,
+                kv_bytes=200,
+                workspace_bytes=30,
+                num_threads=1,
+                device="cpu",
+                load_ns=5,
+                kernels={},
+            )
+        )
+
+    def embed(self, message):
+        vectors = [[float(len(ids)), *map(float, [*ids, 0, 0, 0][: WIDTH - 1])] for ids in message.sequences]
+        data = b"".join(struct.pack(f"<{WIDTH}f", *vector) for vector in vectors)
+        count = sum(map(len, message.sequences))
+        self.send(Embedded(request_id=message.request_id, width=WIDTH, data=data, prompt_tokens=count))
+
+    def step(self):
+        """One token of every answer; with no pause, all of them."""
+        for request_id, answer in list(self.answers.items()):
+            while True:
+                tokens = answer.next_tokens()
+                if tokens is None:
+                    self.send(answer.finished())
+                    del self.answers[request_id]
+                    break
+                self.send(tokens)
+                self.tokens_sent += 1
+                if self.tokens_sent == self.script.get("crash_after"):
+                    print("fake worker: out of luck", file=sys.stderr, flush=True)
+                    os._exit(7)
+                if self.script.get("interval_s"):
+                    break
+
+
+if __name__ == "__main__":
+    FakeWorker(json.loads(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))).run()
