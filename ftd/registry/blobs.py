@@ -1,0 +1,181 @@
+"""Blobs: content-addressed files, each visible under its digest only after the digest was verified.
+
+    blobs/sha256-<64 hex>                 a blob; its bytes hash to its name
+    blobs/sha256-<64 hex>-partial         a download under construction (ftd.registry.parts)
+    blobs/sha256-<64 hex>-partial.json    which bytes of it are there
+    blobs/writing-<random>                a blob being written; locked by its writer while it lives
+    blobs/upload-<32 hex>                 an upload session of the registry server
+
+A new blob is written to a temporary file, hashed on the way, synced, renamed, and its folder synced. A kill at
+any moment leaves a temporary file without a lock, which ``Store.sweep`` removes.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from ftd.errors import BlobNotFound, CorruptData, DamagedBlob, DigestMismatch
+from ftd.names import parse_digest
+
+WRITING = "writing-"
+UPLOAD = "upload-"
+PARTIAL = "-partial"
+_BLOB_FILE = re.compile(r"sha256-[0-9a-f]{64}", re.ASCII)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals inside ``folder`` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lock_or_close(fd: int) -> bool:
+    """Take the exclusive lock of an open file without waiting; close it and say False if another has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return False
+    return True
+
+
+class BlobWriter:
+    """One blob being written. Owned by one thread at a time; nothing is visible before ``commit``.
+
+    As a context manager it aborts on leaving unless it was committed.
+    """
+
+    def __init__(self, store: "BlobStore") -> None:
+        self._store = store
+        self._hash = hashlib.sha256()
+        self._path = store.folder / f"{WRITING}{secrets.token_hex(16)}"
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self.size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes."""
+        if self._fd < 0:
+            raise ValueError("write on a closed blob writer")
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self.size += len(view)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
+        """Verify, sync and publish the blob; return its digest and size, or raise DigestMismatch."""
+        if self._fd < 0:
+            raise ValueError("commit on a closed blob writer")
+        digest = f"sha256:{self._hash.hexdigest()}"
+        if expected is not None and expected != digest:
+            self.abort()
+            raise DigestMismatch(f'digest mismatch, expected "{expected}", got "{digest}"')
+        os.fsync(self._fd)
+        os.rename(self._path, self._store.path(digest))
+        self._close()
+        sync_folder(self._store.folder)
+        return digest, self.size
+
+    def abort(self) -> None:
+        """Drop what was written; harmless after ``commit``."""
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+class BlobStore:
+    """The folder of blobs. Any thread may call it; blobs are immutable once visible."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Return where a blob of this digest lies, whether or not it is there; raise InvalidDigest."""
+        return self.folder / parse_digest(digest).replace(":", "-", 1)
+
+    def has(self, digest: str) -> bool:
+        """Say whether the blob is there."""
+        return self.path(digest).is_file()
+
+    def size(self, digest: str) -> int:
+        """Return the length in bytes of a stored blob; raise BlobNotFound."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            raise BlobNotFound(f"blob not found: {digest}") from None
+
+    def new(self) -> BlobWriter:
+        """Start a blob whose digest is not known yet."""
+        return BlobWriter(self)
+
+    def put(self, data: bytes | bytearray | memoryview, expected: str | None = None) -> tuple[str, int]:
+        """Store bytes held in memory; return digest and size."""
+        with self.new() as writer:
+            writer.write(data)
+            return writer.commit(expected)
+
+    def open(self, digest: str) -> BinaryIO:
+        """Open a stored blob for reading; raise BlobNotFound."""
+        try:
+            return self.path(digest).open("rb")
+        except FileNotFoundError:
+            raise BlobNotFound(f"blob not found: {digest}") from None
+
+    def read(self, digest: str, max_bytes: int = 64 * 2**20) -> bytes:
+        """Return a small blob whole and verified; raise BlobNotFound, DamagedBlob or CorruptData (too long)."""
+        with self.open(digest) as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise CorruptData(f"blob {digest} is longer than {max_bytes} bytes: {self.size(digest)}")
+        if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+            raise DamagedBlob(f"blob on disk does not have its digest: {digest}", "pull the model again")
+        return data
+
+    def verify(self, digest: str) -> bool:
+        """Read a whole stored blob and say whether it still hashes to its name."""
+        with self.open(digest) as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest
+
+    def touch(self, digest: str) -> None:
+        """Make a blob count as new for the sweep, which spares young blobs; no error if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.path(digest))
+
+    def remove(self, digest: str) -> bool:
+        """Delete a blob; say whether it was there."""
+        try:
+            self.path(digest).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def digests(self) -> Iterator[str]:
+        """Iterate over the digests of all stored blobs."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if _BLOB_FILE.fullmatch(entry.name):
+                    yield entry.name.replace("-", ":", 1)
