@@ -1,0 +1,120 @@
+"""The program of one step as a model family sees it: buffers and ops recorded once, run with one call a step.
+
+``Graph`` is the contract of ``ftd.kernels``' graphs; families and the engine know nothing else of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.kernels.quant import QuantMatrix
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+class Buffer(Protocol):
+    """Handle of an activation buffer [rows, width] f32; rows are the step's tokens or its logit rows."""
+
+    @property
+    def width(self) -> int:
+        """Channels of one row."""
+        ...
+
+
+class Graph(Protocol):
+    """Records ops in order; after ``finish`` runs them on any step of at most max_tokens tokens."""
+
+    def buffer(self, width: int) -> Any:
+        """Return a buffer with one row for each token of the step."""
+        ...
+
+    def logit_buffer(self, width: int) -> Any:
+        """Return a buffer with one row for each logit row of the step."""
+        ...
+
+    def embedding(self, out: Any, weight: QuantMatrix, scale: float = 1.0) -> None:
+        """out = weight[ids] * scale."""
+        ...
+
+    def rms_norm(self, out: Any, x: Any, weight: Floats, eps: float) -> None:
+        """out = x / rms(x) * weight, row by row."""
+        ...
+
+    def head_rms_norm(self, x: Any, num_heads: int, weight: Floats, eps: float) -> None:
+        """Normalise each head of ``x`` in place by ``weight`` [C]."""
+        ...
+
+    def add(self, out: Any, x: Any) -> None:
+        """out += x."""
+        ...
+
+    def linear(self, out: Any, x: Any, weight: QuantMatrix, bias: Floats | None = None) -> None:
+        """out = x W^T + bias."""
+        ...
+
+    def linears(self, products: Sequence[tuple[Any, QuantMatrix, Floats | None]], x: Any) -> None:
+        """Several products of the same ``x``: each (out, weight, bias)."""
+        ...
+
+    def linear_add(self, out: Any, x: Any, weight: QuantMatrix) -> None:
+        """out += x W^T."""
+        ...
+
+    def swiglu(self, out: Any, gate: Any, up: Any) -> None:
+        """out = silu(gate) * up."""
+        ...
+
+    def rope(self, x: Any, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0) -> None:
+        """Rotate each head of ``x`` in place by its token's position."""
+        ...
+
+    def kv_store(self, k: Any, v: Any, k_pages: NDArray[Any], v_pages: NDArray[Any]) -> None:
+        """Write each token's K and V to its kv index."""
+        ...
+
+    def attention(
+        self,
+        out: Any,
+        q: Any,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        num_heads: int,
+        scale: float,
+        window: int = 0,
+        sinks: Floats | None = None,
+    ) -> None:
+        """Causal attention of each token over its sequence's pages."""
+        ...
+
+    def select_logit_rows(self, out: Any, x: Any) -> None:
+        """Copy the logit rows of ``x`` to the first rows of ``out``."""
+        ...
+
+    def finish(self) -> None:
+        """Allocate and freeze."""
+        ...
+
+    def run(
+        self,
+        ids: Ints,
+        positions: Ints,
+        kv_index: Ints,
+        q_start: Ints,
+        kv_len: Ints,
+        page_table: Ints,
+        logit_rows: Ints,
+    ) -> None:
+        """Compute one step; checks every bound, releases the GIL."""
+        ...
+
+    def view(self, buffer: Any) -> Floats:
+        """Return the rows of ``buffer`` that the last step wrote; valid until the next run."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all buffers."""
+        ...

@@ -1,0 +1,79 @@
+"""One loaded model, ready to compute steps: weights, KV pages and the recorded graph. Knows no requests.
+
+The graph is recorded once for any step of up to ``max_tokens`` tokens of ``max_sequences`` sequences.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ftd.engine.graphs import Floats, Graph, Ints
+from ftd.engine.kv_pool import KvPool
+from ftd.engine.loader import Weights
+from ftd.engine.model_config import ModelConfig
+from ftd.engine.models import families
+from ftd.engine.models.blocks import Blocks
+
+
+class Model:
+    """Owns the graph and the KV pages; ``run`` computes one step, the views hold its results until the next.
+
+    make_graph: the graph class of the device (``dispatch.get("graph")``). pool: its worker threads.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        make_graph: Callable[..., Graph],
+        pool: Any,
+        *,
+        num_pages: int,
+        page_size: int,
+        max_pages_per_sequence: int,
+        max_tokens: int,
+        max_sequences: int,
+        max_logits: int,
+        precision: str,
+    ) -> None:
+        record = families.get(config.architecture)
+        self.config = config
+        self.kv_pool = KvPool(config, num_pages, page_size, precision)
+        self.graph = make_graph(
+            pool,
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            max_logits=max_logits,
+            page_size=page_size,
+            max_pages_per_sequence=max_pages_per_sequence,
+            precision=precision,
+        )
+        self._outputs = record(Blocks(config, self.graph, weights, self.kv_pool))
+        self.graph.finish()
+
+    def run(
+        self,
+        ids: Ints,
+        positions: Ints,
+        kv_index: Ints,
+        q_start: Ints,
+        kv_len: Ints,
+        page_table: Ints,
+        logit_rows: Ints,
+    ) -> None:
+        """Compute one step; the shapes are those of ``Graph.run``."""
+        self.graph.run(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
+
+    @property
+    def logits(self) -> Floats:
+        """Logits [num_logits, V] of the last step, a row for each of its logit rows."""
+        return self.graph.view(self._outputs.logits)
+
+    @property
+    def hidden(self) -> Floats:
+        """Hidden states [T, D] of the last step after the last norm."""
+        return self.graph.view(self._outputs.hidden)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory of the graph's buffers."""
+        return self.graph.num_bytes

@@ -1,0 +1,197 @@
+"""What the engine knows of a model, read once from the hyperparameters of its FTW config.
+
+Dimension letters, used in every shape of the engine and the kernels:
+
+    T  tokens in this step, all sequences flat     E  experts in a layer           D  hidden size
+    B  sequences in the batch                      K  experts per token (top-k)    F  inner size of expert or mlp
+    S  context length of one sequence              R  slots (resident experts)     V  vocabulary
+    L  layers                                      P  pages                        H  query heads
+    G  key-value heads                             C  head size
+    M, N, K are GEMM sizes inside a GEMM kernel only
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftd.errors import InvalidFtw, Unsupported
+
+# Wider than any model known; keeps every later product of two of them far inside 63 bits.
+MAX_SIZE = 1 << 24
+MAX_LAYERS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary embedding: base ``theta``, number of rotated channels, scaling rule with its own parameters."""
+
+    theta: float
+    dim: int
+    kind: str = "default"
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Sizes and constants of one model; every number is checked, so the rest of the engine trusts them.
+
+    ``windows`` has one entry a layer: how many tokens attention sees, 0 for all.
+    """
+
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    max_context_tokens: int
+    tie_word_embeddings: bool
+    attention_bias: bool
+    windows: tuple[int, ...]
+
+    def kv_bytes_per_token(self, item_bytes: int) -> int:
+        """Return the bytes that K and V of one token take over all layers, ``item_bytes`` a value."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * item_bytes
+
+
+def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
+    """Read ``hyperparameters`` (names of a Hugging Face config.json).
+
+    Raises InvalidFtw when a value is missing, of the wrong type or contradicts another; Unsupported when it
+    asks for what the engine cannot compute.
+    """
+    values = _Values(hyperparameters)
+    hidden_size = values.size("hidden_size")
+    num_heads = values.size("num_attention_heads")
+    num_kv_heads = values.size("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise InvalidFtw(
+            f"num_attention_heads must be a multiple of num_key_value_heads: {num_heads}, {num_kv_heads}"
+        )
+    if hidden_size % num_heads and values.is_absent("head_dim"):
+        raise InvalidFtw(f"hidden_size must be a multiple of num_attention_heads: {hidden_size}, {num_heads}")
+    head_dim = values.size("head_dim", max(1, hidden_size // num_heads))
+    if head_dim % 2:
+        raise InvalidFtw(f"head_dim must be even: {head_dim}")
+    num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
+    activation = values.text("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise Unsupported(f"hidden_act of architecture {architecture} must be silu: {activation}")
+    if values.flag("mlp_bias"):
+        raise Unsupported("mlp_bias is not supported: true")
+    return ModelConfig(
+        architecture=architecture,
+        hidden_size=hidden_size,
+        intermediate_size=values.size("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        vocab_size=values.size("vocab_size"),
+        rms_norm_eps=values.number("rms_norm_eps", 1e-6, low=0.0, high=1.0),
+        rope=_rope(values, head_dim),
+        max_context_tokens=values.size("max_position_embeddings"),
+        tie_word_embeddings=values.flag("tie_word_embeddings"),
+        attention_bias=values.flag("attention_bias"),
+        windows=_windows(values, architecture, num_layers),
+    )
+
+
+def _rope(values: "_Values", head_dim: int) -> RopeConfig:
+    """Read ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``, which holds both in newer configs."""
+    parameters = dict(values.mapping("rope_scaling"))
+    parameters.update(values.mapping("rope_parameters"))
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if not isinstance(kind, str):
+        raise InvalidFtw(f"rope_type must be a string: {kind!r}")
+    inner = _Values(parameters)
+    theta = inner.number(
+        "rope_theta", values.number("rope_theta", 10000.0, low=1.0, high=1e12), low=1.0, high=1e12
+    )
+    factor = inner.number(
+        "partial_rotary_factor",
+        values.number("partial_rotary_factor", 1.0, low=0.0, high=1.0),
+        low=0.0,
+        high=1.0,
+    )
+    dim = int(head_dim * factor)
+    if dim <= 0 or dim % 2:
+        raise InvalidFtw(f"rotated channels must be even and positive: {dim} of {head_dim}")
+    return RopeConfig(theta=theta, dim=dim, kind=kind, parameters=parameters)
+
+
+def _windows(values: "_Values", architecture: str, num_layers: int) -> tuple[int, ...]:
+    """Return the attention window of each layer, 0 where it is unbounded."""
+    window = 0 if values.is_absent("sliding_window") else values.size("sliding_window")
+    kinds = values.texts("layer_types")
+    if kinds:
+        if len(kinds) != num_layers:
+            raise InvalidFtw(f"layer_types must have one entry a layer: {len(kinds)} of {num_layers}")
+        if unknown := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+            raise Unsupported(f"layer type of architecture {architecture}: {unknown[0]}")
+        if "sliding_attention" in kinds and window == 0:
+            raise InvalidFtw("layer_types has sliding_attention but sliding_window is not given")
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if architecture.startswith("qwen"):
+        if not values.flag("use_sliding_window"):
+            window = 0
+        first = values.size("max_window_layers", num_layers, low=0)
+        return tuple(window if layer >= first else 0 for layer in range(num_layers))
+    return (window,) * num_layers
+
+
+class _Values:
+    """Typed and bounded access to an untrusted mapping."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def is_absent(self, name: str) -> bool:
+        return self.values.get(name) is None
+
+    def size(self, name: str, default: int | None = None, *, low: int = 1, limit: int = MAX_SIZE) -> int:
+        value = self.values.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise InvalidFtw(f"hyperparameter is missing: {name}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= limit:
+            raise InvalidFtw(f"{name} must be an integer between {low} and {limit}: {value!r}")
+        return value
+
+    def number(self, name: str, default: float, *, low: float, high: float) -> float:
+        value = self.values.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidFtw(f"{name} must be a number: {value!r}")
+        if not low <= value <= high:
+            raise InvalidFtw(f"{name} must be between {low} and {high}: {value!r}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise InvalidFtw(f"{name} must be true or false: {value!r}")
+        return bool(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.values.get(name, default)
+        if not isinstance(value, str):
+            raise InvalidFtw(f"{name} must be a string: {value!r}")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self.values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise InvalidFtw(f"{name} must be a list of strings")
+        return value
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.values.get(name) or {}
+        if not isinstance(value, Mapping):
+            raise InvalidFtw(f"{name} must be an object: {value!r}")
+        return value
