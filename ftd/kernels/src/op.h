@@ -1,8 +1,8 @@
 // The shape of every CPU op: one C struct of arguments and one SPMD function that all threads of the pool run.
 //
 // A Step is what changes from step to step. An Op is what stays. A program is an array of Ops; the pool's threads
-// run them in order with a barrier after each, so an op may read what earlier ops wrote. Ops never allocate, never
-// take the GIL and never fail: shapes are checked where ops are made.
+// run them in order and no part of an op starts before all parts of the op before it are done, so an op may read what
+// earlier ops wrote. Ops never allocate, never take the GIL and never fail: shapes are checked where ops are made.
 #pragma once
 #include <cstdint>
 
@@ -23,13 +23,26 @@ struct Step {
     const int32_t* logit_rows;  // [num_logits] token index
 };
 
-// args points to the op's own struct; thread runs over 0 .. num_threads - 1.
+// args points to the op's own struct. thread runs over 0 .. num_threads - 1; which thread of the pool executes which
+// of these parts is not fixed (an idle thread takes over the part of one that the system has not scheduled), so a part
+// may own scratch memory by its number but nothing by its thread.
 using OpFn = void (*)(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept;
 
 struct Op {
     OpFn run;
     const void* args;
 };
+
+// What an op's rows are: one for each token of the step, or one for each row whose logits are wanted. Ops that can
+// stand on either side of select_logit_rows hold one of these in their args.
+enum Rows : int32_t { ROWS_TOKENS = 0, ROWS_LOGITS = 1 };
+
+inline int32_t num_rows(const Step* step, int32_t rows) {
+    return rows == ROWS_LOGITS ? step->num_logits : step->num_tokens;
+}
+
+// Instruction sets in rising order; the same numbers as the places in ftd.kernels.cpu.ISA_LEVELS.
+enum Isa : int32_t { ISA_SCALAR = 0, ISA_AVX2 = 1, ISA_AVX512 = 2, ISA_AMX = 3 };
 
 // Rows or items [begin, end) of `total` that belong to `thread`, in multiples of `grain`.
 inline void share(int64_t total, int64_t grain, int32_t thread, int32_t num_threads, int64_t* begin, int64_t* end) {
