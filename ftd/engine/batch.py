@@ -1,0 +1,111 @@
+"""One step's work as numbers: which tokens of which sequences run, and the int32 arrays that a graph reads.
+
+flat tokens    | sequence 0 | sequence 1 |      sequence 2       |     T tokens, B sequences
+q_start        0            1            2                       T
+logit_rows     0            1                                 T-1      rows whose logits are wanted
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.engine.plan import Plan
+from ftd.engine.sequence import Sequence
+
+Ints = NDArray[np.int32]
+
+
+class Entry(NamedTuple):
+    """``num_tokens`` ids of ``sequence`` from ``start`` on; the last one's logits if ``wants_logits``."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    wants_logits: bool
+
+
+class Step(NamedTuple):
+    """Views of a ``StepArrays``, cut to the batch: the arguments of ``graph.run`` in its order.
+
+    ids [T], positions [T], kv_index [T] (page × page_size + offset), q_start [B+1], kv_len [B] (length after
+    the step), page_table [B, max_pages], logit_rows [num_logits] (flat row of the wanted logits).
+    """
+
+    ids: Ints
+    positions: Ints
+    kv_index: Ints
+    q_start: Ints
+    kv_len: Ints
+    page_table: Ints
+    logit_rows: Ints
+
+
+class StepArrays:
+    """The arrays of a step at the plan's largest sizes, allocated once and filled for each batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.page_size = plan.page_size
+        self.ids = np.zeros(plan.max_step_tokens, np.int32)
+        self.positions = np.zeros(plan.max_step_tokens, np.int32)
+        self.kv_index = np.zeros(plan.max_step_tokens, np.int32)
+        self.q_start = np.zeros(plan.max_sequences + 1, np.int32)
+        self.kv_len = np.zeros(plan.max_sequences, np.int32)
+        self.page_table = np.zeros((plan.max_sequences, plan.max_pages_per_sequence), np.int32)
+        self.logit_rows = np.zeros(plan.max_sequences, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The sequences of one step in the order of their rows: decode first, then prefill chunks."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """T: tokens of the step."""
+        return sum(entry.num_tokens for entry in self.entries)
+
+    @property
+    def num_sequences(self) -> int:
+        """B: sequences of the step."""
+        return len(self.entries)
+
+    @property
+    def sampled_sequences(self) -> list[Sequence]:
+        """The sequences that get a token from this step, in the order of ``logit_rows``."""
+        return [entry.sequence for entry in self.entries if entry.wants_logits]
+
+    def fill(self, arrays: StepArrays) -> Step:
+        """Write this batch into ``arrays`` and return the views to run."""
+        size = arrays.page_size
+        row = num_logits = 0
+        for b, (sequence, start, count, wants_logits) in enumerate(self.entries):
+            end = row + count
+            pages = np.frombuffer(sequence.pages, np.int32)
+            arrays.page_table[b, : len(pages)] = pages
+            if count == 1:
+                arrays.ids[row] = sequence.ids[start]
+                arrays.positions[row] = start
+                arrays.kv_index[row] = sequence.pages[start // size] * size + start % size
+            else:
+                positions = np.arange(start, start + count, dtype=np.int32)
+                arrays.ids[row:end] = np.frombuffer(sequence.ids, np.int32)[start : start + count]
+                arrays.positions[row:end] = positions
+                arrays.kv_index[row:end] = pages[positions // size] * size + positions % size
+            arrays.kv_len[b] = start + count
+            row = end
+            arrays.q_start[b + 1] = row
+            if wants_logits:
+                arrays.logit_rows[num_logits] = row - 1
+                num_logits += 1
+        return Step(
+            arrays.ids[:row],
+            arrays.positions[:row],
+            arrays.kv_index[:row],
+            arrays.q_start[: len(self.entries) + 1],
+            arrays.kv_len[: len(self.entries)],
+            arrays.page_table[: len(self.entries)],
+            arrays.logit_rows[:num_logits],
+        )

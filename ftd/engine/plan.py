@@ -1,0 +1,187 @@
+"""The plan: what the engine will allocate, decided in integers before anything is.
+
+Order of needs: weights, KV for the requested window, workspace; the rest goes to more windows, up to one for
+each sequence. A plan that does not fit is refused with the numbers. Pure functions; nobody writes into a
+plan.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftd.errors import InvalidOption, OutOfMemory
+from ftd.units import format_bytes
+
+DEFAULT_CONTEXT_TOKENS = 4096
+MIN_CONTEXT_TOKENS = 16
+# one head's K of a page is 4 KiB in f16 at C = 64; at most 31 tokens of a warm prompt run again
+DEFAULT_PAGE_SIZE = 32
+DEFAULT_MAX_SEQUENCES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeeds:
+    """What a model takes: weights, K and V of a token over all layers, workspace (fixed and a token).
+
+    ``max_context_tokens``: the longest window the model was trained for.
+    """
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    workspace_bytes: int
+    workspace_bytes_per_token: int
+    max_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Sizes in force.
+
+    max_step_tokens = prefill_chunk_tokens + max_sequences: tokens of the largest step.
+    max_pages_per_sequence: pages of one full window; ``num_pages`` is never smaller, so a single sequence
+    can always reach the end of its window.
+    """
+
+    page_size: int
+    num_pages: int
+    max_sequences: int
+    context_tokens: int
+    prefill_chunk_tokens: int
+    weight_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Most tokens in one step."""
+        return self.prefill_chunk_tokens + self.max_sequences
+
+    @property
+    def max_pages_per_sequence(self) -> int:
+        """Pages of one full window."""
+        return num_pages_for(self.context_tokens, self.page_size)
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.weight_bytes + self.kv_bytes + self.workspace_bytes
+
+
+def num_pages_for(num_tokens: int, page_size: int) -> int:
+    """Return how many pages hold ``num_tokens``."""
+    return -(-num_tokens // page_size)
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int) -> int:
+    """Return the bytes of one token's K and V over all layers."""
+    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
+
+
+def make(
+    needs: MemoryNeeds,
+    *,
+    free_bytes: int,
+    context_tokens: int = 0,
+    max_sequences: int = 0,
+    kv_bytes: int = 0,
+    prefill_chunk_tokens: int = 512,
+    budget_bytes: int = 0,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Plan:
+    """Decide the sizes of the engine.
+
+    free_bytes: memory free now. budget_bytes: most that may be used (0: all that is free). kv_bytes: most
+    for KV (0: enough for max_sequences windows, bounded by memory). context_tokens: the window (0: 4096 or
+    what fits); a window longer than the model's is cut to it. max_sequences: 0 means 8, fewer where fewer
+    windows fit.
+
+    Raises OutOfMemory if one window does not fit, with what is needed, what is available and what would fit.
+    Raises InvalidOption for sizes that make no sense.
+    """
+    _check(context_tokens, max_sequences, kv_bytes, prefill_chunk_tokens, page_size)
+    available = min(free_bytes, budget_bytes) if budget_bytes > 0 else free_bytes
+    window = min(context_tokens or DEFAULT_CONTEXT_TOKENS, needs.max_context_tokens)
+    sequences = max_sequences or DEFAULT_MAX_SEQUENCES
+    page_bytes = page_size * needs.kv_bytes_per_token
+
+    def workspace(tokens: int) -> int:
+        return needs.workspace_bytes + needs.workspace_bytes_per_token * (
+            min(prefill_chunk_tokens, tokens) + sequences
+        )
+
+    def room(tokens: int) -> int:
+        rest = max(available - needs.weight_bytes - workspace(tokens), 0)
+        return (min(rest, kv_bytes) if kv_bytes else rest) // page_bytes
+
+    if num_pages_for(window, page_size) > room(window):
+        fitting = _longest_window(window, page_size, room)
+        if context_tokens or fitting < min(MIN_CONTEXT_TOKENS, window):
+            raise _refusal(
+                needs, available, kv_bytes, window, fitting, workspace(window), page_bytes, page_size
+            )
+        window = fitting
+    window_pages = num_pages_for(window, page_size)
+    num_pages = min(room(window), window_pages * sequences)
+    if not max_sequences:
+        sequences = max(1, min(sequences, num_pages // window_pages))
+        num_pages = min(num_pages, window_pages * sequences)
+    return Plan(
+        page_size=page_size,
+        num_pages=num_pages,
+        max_sequences=sequences,
+        context_tokens=window,
+        prefill_chunk_tokens=min(prefill_chunk_tokens, window),
+        weight_bytes=needs.weight_bytes,
+        kv_bytes=num_pages * page_bytes,
+        workspace_bytes=needs.workspace_bytes
+        + needs.workspace_bytes_per_token * (min(prefill_chunk_tokens, window) + sequences),
+    )
+
+
+def _longest_window(window: int, page_size: int, room: Callable[[int], int]) -> int:
+    """Return the most tokens <= ``window`` that fit, 0 if none; more tokens never leave more room."""
+    low, high = 0, num_pages_for(window, page_size)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle <= room(min(middle * page_size, window)):
+            low = middle
+        else:
+            high = middle - 1
+    return min(low * page_size, window)
+
+
+def _check(context_tokens: int, max_sequences: int, kv_bytes: int, chunk_tokens: int, page_size: int) -> None:
+    for name, value, low in (
+        ("context_tokens", context_tokens, 0),
+        ("max_sequences", max_sequences, 0),
+        ("kv_bytes", kv_bytes, 0),
+        ("prefill_chunk_tokens", chunk_tokens, 1),
+        ("page_size", page_size, 1),
+    ):
+        if value < low:
+            raise InvalidOption(f"{name} must be at least {low}: {value}")
+
+
+def _refusal(
+    needs: MemoryNeeds,
+    available: int,
+    kv_bytes: int,
+    window: int,
+    fitting: int,
+    workspace_bytes: int,
+    page_bytes: int,
+    page_size: int,
+) -> OutOfMemory:
+    kv_needed = num_pages_for(window, page_size) * page_bytes
+    needed = needs.weight_bytes + kv_needed + workspace_bytes
+    fact = (
+        f"not enough memory: needed {format_bytes(needed)} (weights {format_bytes(needs.weight_bytes)}, "
+        f"KV of {window} tokens {format_bytes(kv_needed)}, workspace {format_bytes(workspace_bytes)}), "
+        f"available {format_bytes(available)}"
+    )
+    if kv_bytes and needed <= available:
+        fact += f", KV limited to {format_bytes(kv_bytes)}"
+    if fitting >= MIN_CONTEXT_TOKENS:
+        return OutOfMemory(
+            fact, f"set num_ctx to {fitting} or less, or free {format_bytes(needed - available)}"
+        )
+    return OutOfMemory(fact, "no context fits: use a smaller model or quantisation, or free memory")

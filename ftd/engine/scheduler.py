@@ -1,0 +1,307 @@
+"""The scheduler: which tokens run in the next step. Integers only.
+
+    add ─▶ waiting ──admit──▶ running ──▶ finished      schedule() → Batch → (step) → advance(batch, ids)
+              ▲───preempt───────┘
+
+Each step holds one token of every sequence in decode, and prefill chunks of at most ``prefill_chunk_tokens``
+together, so a long prompt never stops the others. First come, first served: both queues are in order of
+arrival, and what runs arrived before what waits. Pages are taken when a step needs them; when there are
+none, unlocked pages of the prefix cache are evicted, then the youngest sequence is preempted: its whole
+pages go to the prefix cache, where it finds again what nobody needed meanwhile. Not thread-safe: one step
+loop owns it.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Sequence as Ordered
+
+from ftd.engine.batch import Batch, Entry
+from ftd.engine.pages import Owner, PagePool
+from ftd.engine.plan import Plan, num_pages_for
+from ftd.engine.prefix_cache import PrefixCache
+from ftd.engine.sequence import FinishReason, Sequence, Status
+from ftd.errors import InvalidRequest, PromptTooLong
+
+
+class Scheduler:
+    """Continuous batching over ``pool`` and ``cache``.
+
+    The loop that owns it::
+
+        scheduler.add(sequence)
+        while (batch := scheduler.schedule()) is not None:
+            step = batch.fill(arrays)                       # run the graph on it, then one id for each of
+            for sequence, token in scheduler.advance(batch, ids):   # batch.sampled_sequences: emit them
+                ...
+            for sequence in scheduler.take_finished():      # finish_reason says why; also after abort()
+                ...
+
+    Counters since the start: ``num_steps``, ``prefill_tokens``, ``decode_tokens``, ``cached_tokens``.
+    """
+
+    def __init__(self, plan: Plan, pool: PagePool, cache: PrefixCache) -> None:
+        assert plan.max_pages_per_sequence <= plan.num_pages <= pool.num_pages
+        self.plan = plan
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.num_steps = self.prefill_tokens = self.decode_tokens = self.cached_tokens = 0
+        self._pool = pool
+        self._cache = cache
+        self._by_id: dict[int, Sequence] = {}
+        self._finished: list[Sequence] = []
+        self._to_abort: list[Sequence] = []
+        self._in_flight: Batch | None = None
+        self._num_added = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``schedule`` will return a batch."""
+        return bool(self.running or self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence. Raises InvalidRequest (no ids), PromptTooLong."""
+        if not sequence.ids:
+            raise InvalidRequest("the prompt has no tokens")
+        window = self.plan.context_tokens
+        if sequence.num_tokens > window - (0 if sequence.is_embedding else 1):
+            raise PromptTooLong(
+                f"the prompt is too long: {sequence.num_tokens} tokens, context window {window}",
+                "shorten the prompt or raise num_ctx",
+            )
+        assert sequence.request_id not in self._by_id, f"request id is in use: {sequence.request_id}"
+        self._num_added += 1
+        sequence.order = self._num_added
+        self._by_id[sequence.request_id] = sequence
+        self.waiting.append(sequence)
+
+    def abort(self, request_id: int) -> bool:
+        """End a sequence (reason ``abort``) now or after the step in flight; return False if it had ended."""
+        sequence = self._by_id.get(request_id)
+        if sequence is None:
+            return False
+        if self._in_flight is None:
+            self._finish(sequence, "abort")
+        elif not sequence.abort_requested:
+            sequence.abort_requested = True
+            self._to_abort.append(sequence)
+        return True
+
+    def schedule(self) -> Batch | None:
+        """Choose the next step's tokens and take the pages they need; None when there is nothing to do."""
+        assert self._in_flight is None, "advance or drop the step in flight first"
+        chosen: dict[Sequence, int] = {}
+        num_preempted = self._schedule_decode(chosen)
+        num_preempted += self._schedule_prefill(chosen)
+        budget = self.plan.prefill_chunk_tokens - sum(n for s, n in chosen.items() if s.is_prefill)
+        while budget > 0 and not num_preempted and self._admit_next():
+            count = min(budget, self.running[-1].extend_len)
+            self._reserve(self.running[-1], count)
+            chosen[self.running[-1]] = count
+            budget -= count
+        if not chosen:
+            assert not self.has_work, "nothing to run though sequences wait"
+            return None
+        self._in_flight = Batch(
+            tuple(
+                Entry(s, s.computed_len, n, n == s.extend_len and not s.is_embedding)
+                for s, n in chosen.items()
+            )
+        )
+        return self._in_flight
+
+    def advance(self, batch: Batch, sampled: Ordered[int]) -> list[tuple[Sequence, int]]:
+        """Move lengths forward after a step; return the ids to emit. What ended is in ``take_finished()``.
+
+        ``sampled``: one id for each of ``batch.sampled_sequences``, in that order.
+        """
+        assert batch is self._in_flight
+        self._in_flight = None
+        self.num_steps += 1
+        tokens = iter(sampled)
+        emitted: list[tuple[Sequence, int]] = []
+        for sequence, _, count, wants_logits in batch.entries:
+            was_prefill = sequence.is_prefill
+            if was_prefill:
+                self.prefill_tokens += count
+            else:
+                self.decode_tokens += count
+            sequence.computed_len += count
+            token = next(tokens) if wants_logits else None
+            if sequence.abort_requested:
+                continue
+            if token is not None:
+                if was_prefill:
+                    self._share(sequence)
+                if self._append(sequence, token):
+                    emitted.append((sequence, token))
+            elif sequence.extend_len == 0:
+                self._finish(sequence, "stop")
+        assert next(tokens, None) is None, "more ids than sampled sequences"
+        self._finish_aborted()
+        return emitted
+
+    def drop(self, batch: Batch) -> None:
+        """Forget the step in flight after it failed: no length moves, its tokens are scheduled again."""
+        assert batch is self._in_flight
+        self._in_flight = None
+        self._finish_aborted()
+
+    def take_finished(self) -> list[Sequence]:
+        """Return the sequences that ended since the last call; they own no pages any more."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _finish_aborted(self) -> None:
+        for sequence in self._to_abort:
+            self._finish(sequence, "abort")
+        self._to_abort.clear()
+
+    def _schedule_decode(self, chosen: dict[Sequence, int]) -> int:
+        num_preempted = 0
+        for sequence in list(self.running):
+            if sequence.status is not Status.RUNNING or sequence.is_prefill:
+                continue
+            need = self._missing_pages(sequence, sequence.num_tokens)
+            num_preempted += self._make_room(need, sequence, chosen)
+            if self._pool.num_free < need:
+                self._preempt(sequence)
+                num_preempted += 1
+                continue
+            self._reserve(sequence, 1)
+            chosen[sequence] = 1
+        return num_preempted
+
+    def _schedule_prefill(self, chosen: dict[Sequence, int]) -> int:
+        num_preempted = 0
+        budget = self.plan.prefill_chunk_tokens
+        for sequence in list(self.running):
+            if budget == 0 or sequence.status is not Status.RUNNING or not sequence.is_prefill:
+                continue
+            count = min(budget, sequence.extend_len)
+            need = self._missing_pages(sequence, sequence.computed_len + count)
+            num_preempted += self._make_room(need, sequence, chosen)
+            room = (len(sequence.pages) + self._pool.num_free) * self.plan.page_size - sequence.computed_len
+            count = min(count, room)
+            if count > 0:
+                self._reserve(sequence, count)
+                chosen[sequence] = count
+                budget -= count
+        return num_preempted
+
+    def _make_room(self, count: int, sequence: Sequence, chosen: dict[Sequence, int]) -> int:
+        """Try to free ``count`` pages: evict, then preempt the younger; return how many were preempted."""
+        num_preempted = 0
+        while (lacking := count - self._pool.num_free) > 0:
+            if self._cache.evict(lacking) == lacking or self.running[-1] is sequence:
+                break
+            chosen.pop(self.running[-1], None)
+            self._preempt(self.running[-1])
+            num_preempted += 1
+        return num_preempted
+
+    def _admit_next(self) -> bool:
+        """Admit the first waiting sequence if its prompt fits beside what the others still need."""
+        if not self.waiting or len(self.running) >= self.plan.max_sequences:
+            return False
+        sequence = self.waiting[0]
+        reusable = array("i") if sequence.is_embedding else sequence.ids[:-1]
+        pages, cached_len, node = self._cache.match(reusable, sequence.cache_salt)
+        self._cache.lock(node)
+        need = num_pages_for(sequence.num_tokens, self.plan.page_size) - len(pages)
+        if self.running:
+            # one page more: the sequence's first decode steps must not preempt it again
+            need += 1 + sum(self._missing_pages(other, other.num_tokens) for other in self.running)
+        if need > self._pool.num_free + self._cache.num_evictable:
+            self._cache.unlock(node)
+            return False
+        self.waiting.popleft()
+        self.running.append(sequence)
+        sequence.status = Status.RUNNING
+        sequence.node, sequence.num_shared_pages = node, len(pages)
+        sequence.pages, sequence.computed_len = array("i", pages), cached_len
+        if sequence.num_preemptions == 0:
+            sequence.cached_len = cached_len
+            self.cached_tokens += cached_len
+        return True
+
+    def _missing_pages(self, sequence: Sequence, num_tokens: int) -> int:
+        return max(num_pages_for(num_tokens, self.plan.page_size) - len(sequence.pages), 0)
+
+    def _reserve(self, sequence: Sequence, count: int) -> None:
+        need = self._missing_pages(sequence, sequence.computed_len + count)
+        self._cache.evict(need - self._pool.num_free)
+        sequence.pages.extend(self._pool.allocate(need))
+
+    def _append(self, sequence: Sequence, token: int) -> bool:
+        """Add a sampled id and finish the sequence if it was the last; return whether to emit it."""
+        if token in sequence.stop_ids:
+            self._finish(sequence, "stop")
+            return False
+        sequence.ids.append(token)
+        if sequence.output_len == sequence.max_tokens or sequence.num_tokens >= self.plan.context_tokens:
+            self._finish(sequence, "length")
+        return True
+
+    def _share(self, sequence: Sequence) -> None:
+        """Give the whole pages computed so far to the prefix cache and stand on them."""
+        count = sequence.computed_len // self.plan.page_size
+        if sequence.is_embedding or count == sequence.num_shared_pages:
+            return
+        ids = sequence.ids[: count * self.plan.page_size]
+        match = self._cache.insert(ids, sequence.pages[:count], sequence.cache_salt)
+        self._cache.lock(match.node)
+        assert sequence.node is not None
+        self._cache.unlock(sequence.node)
+        sequence.pages[:count] = array("i", match.pages)
+        sequence.node, sequence.num_shared_pages = match.node, count
+
+    def _release(self, sequence: Sequence) -> None:
+        """Leave all pages: whole ones to the prefix cache, the rest free."""
+        if sequence.status is not Status.RUNNING:
+            return
+        self._share(sequence)
+        self._pool.free(sequence.pages[sequence.num_shared_pages :])
+        assert sequence.node is not None
+        self._cache.unlock(sequence.node)
+        sequence.node, sequence.num_shared_pages, sequence.pages = None, 0, array("i")
+        self.running.remove(sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.status = Status.WAITING
+        sequence.computed_len = 0
+        sequence.num_preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        if sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.FINISHED
+        sequence.finish_reason = reason
+        del self._by_id[sequence.request_id]
+        self._finished.append(sequence)
+
+    def check(self) -> None:
+        """Assert what holds between steps; raises AssertionError with the fact that does not."""
+        self._pool.check()
+        self._cache.check()
+        live: list[int] = []
+        for sequence in self.running:
+            assert sequence.status is Status.RUNNING and sequence.node is not None
+            assert sequence.node.lock_count > 0
+            assert 0 <= sequence.computed_len <= sequence.num_tokens <= self.plan.context_tokens
+            assert sequence.num_shared_pages * self.plan.page_size <= sequence.computed_len
+            assert sequence.computed_len <= len(sequence.pages) * self.plan.page_size
+            shared = sequence.pages[: sequence.num_shared_pages]
+            assert all(self._pool.owner(page) is Owner.TREE for page in shared)
+            live += sequence.pages[sequence.num_shared_pages :]
+        assert len(set(live)) == len(live), "a page has two sequences"
+        assert all(self._pool.owner(page) is Owner.LIVE for page in live)
+        assert len(live) == self._pool.num_live
+        for sequence in self.waiting:
+            assert sequence.status is Status.WAITING and not sequence.pages and sequence.node is None
+        orders = [sequence.order for sequence in (*self.running, *self.waiting)]
+        assert orders == sorted(orders), "not in order of arrival"
+        assert len(self.running) <= self.plan.max_sequences
+        assert len(self._by_id) == len(orders)

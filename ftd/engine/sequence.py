@@ -1,0 +1,100 @@
+"""A sequence: the engine's view of one request, as ids and lengths.
+
+    ids     |------------ prompt ------------|--- output ---|
+    pages   |==cached==|====computed=====|..extend..|          0 <= computed_len < len(ids) while it runs
+            tree's, locked | its own
+
+Whoever runs the step owns it; nothing here is thread-safe. Times are nanoseconds of a monotonic clock, set
+by the engine; 0 means not yet.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from ftd.engine.messages import SamplingParams
+from ftd.engine.prefix_cache import Node
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class Status(Enum):
+    """Where a sequence is in its life; ``preempt`` takes it from RUNNING back to WAITING."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Sequence:
+    """One request in the engine.
+
+    ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
+    max_tokens: most output tokens, <= 0 means until the window is full. stop_ids: end it, are not emitted.
+    is_embedding: run the prompt only, without the prefix cache, so that every hidden state is computed.
+
+    Kept by the scheduler: ``pages`` (page numbers, int32; the first ``num_shared_pages`` are the tree's,
+    locked through ``node``), ``computed_len`` (ids whose K and V lie in pages), ``cached_len`` (ids found in
+    the prefix cache when first admitted), ``num_preemptions``, ``finish_reason``.
+    """
+
+    request_id: int
+    ids: "array[int]"
+    prompt_len: int
+    max_tokens: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    num_logprobs: int = -1
+    cache_salt: str = ""
+    is_embedding: bool = False
+    sampler_state: object = None
+
+    arrival_ns: int = 0
+    admitted_ns: int = 0
+    first_token_ns: int = 0
+    finished_ns: int = 0
+
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    order: int = 0
+    pages: "array[int]" = field(default_factory=lambda: array("i"))
+    node: Node | None = None
+    num_shared_pages: int = 0
+    computed_len: int = 0
+    cached_len: int = 0
+    num_preemptions: int = 0
+    abort_requested: bool = False
+
+    @classmethod
+    def from_prompt(cls, request_id: int, prompt_ids: Iterable[int], **fields: object) -> "Sequence":
+        """Build a waiting sequence; ``fields`` are this class's own."""
+        ids = array("i", prompt_ids)
+        return cls(request_id=request_id, ids=ids, prompt_len=len(ids), **fields)  # type: ignore[arg-type]
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output ids so far."""
+        return len(self.ids)
+
+    @property
+    def output_len(self) -> int:
+        """Output ids so far; a stop id is not one."""
+        return len(self.ids) - self.prompt_len
+
+    @property
+    def extend_len(self) -> int:
+        """Ids whose K and V are not computed yet: 1 in decode, more in prefill."""
+        return len(self.ids) - self.computed_len
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether the prompt (or, after a preemption, prompt and output) is still being run."""
+        return self.extend_len > 1 or self.output_len == 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.status is Status.FINISHED
