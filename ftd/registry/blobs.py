@@ -6,20 +6,21 @@
     blobs/writing-<random>                a blob being written; locked by its writer while it lives
     blobs/upload-<32 hex>                 an upload session of the registry server
 
-A new blob is written to a temporary file, hashed on the way, synced, renamed, and its folder synced. A kill at
-any moment leaves a temporary file without a lock, which ``Store.sweep`` removes.
+A new blob is written to a temporary file, hashed on the way, synced, renamed, and its folder synced. A kill
+at any moment leaves a temporary file without a lock, which ``Store.sweep`` removes.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from ftd.errors import BlobNotFound, CorruptData, DamagedBlob, DigestMismatch
 from ftd.names import parse_digest
@@ -49,6 +50,17 @@ def lock_or_close(fd: int) -> bool:
     return True
 
 
+def _create_locked(folder: Path) -> tuple[Path, int]:
+    # A sweep of another process may see the new file before its lock: then it is gone, and the next try wins.
+    while True:
+        path = folder / f"{WRITING}{secrets.token_hex(16)}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        if lock_or_close(fd):
+            if path.exists():
+                return path, fd
+            os.close(fd)
+
+
 class BlobWriter:
     """One blob being written. Owned by one thread at a time; nothing is visible before ``commit``.
 
@@ -58,9 +70,7 @@ class BlobWriter:
     def __init__(self, store: "BlobStore") -> None:
         self._store = store
         self._hash = hashlib.sha256()
-        self._path = store.folder / f"{WRITING}{secrets.token_hex(16)}"
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self._path, self._fd = _create_locked(store.folder)
         self.size = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -138,7 +148,7 @@ class BlobStore:
             writer.write(data)
             return writer.commit(expected)
 
-    def open(self, digest: str) -> BinaryIO:
+    def open(self, digest: str) -> io.BufferedReader:
         """Open a stored blob for reading; raise BlobNotFound."""
         try:
             return self.path(digest).open("rb")
@@ -146,7 +156,7 @@ class BlobStore:
             raise BlobNotFound(f"blob not found: {digest}") from None
 
     def read(self, digest: str, max_bytes: int = 64 * 2**20) -> bytes:
-        """Return a small blob whole and verified; raise BlobNotFound, DamagedBlob or CorruptData (too long)."""
+        """Return a small blob, verified; raise BlobNotFound, DamagedBlob, or CorruptData if it is too long."""
         with self.open(digest) as file:
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:

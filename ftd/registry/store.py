@@ -4,9 +4,9 @@
     <models_dir>/blobs/…                                      see ftd.registry.blobs
     <models_dir>/.lock                                        held while manifests change or blobs are pruned
 
-The one rule: a manifest is visible only while all its blobs are there. Writing one checks that under the lock
-that deleting takes, and blobs an operation is about to reference are held, so that a delete at the same moment
-spares them. All calls block; the daemon runs them in threads.
+The one rule: a manifest is visible only while all its blobs are there. Writing one checks that under the
+lock that deleting takes, and blobs an operation is about to reference are held, so that a delete at the same
+moment spares them. All calls block; the daemon runs them in threads.
 """
 
 import collections
@@ -145,8 +145,8 @@ class Store:
     def sweep(self, *, now_s: float | None = None, prune: bool = True) -> Sequence[Path]:
         """Clean up after crashes, at the start of the daemon; return the files that were removed.
 
-        Removed: files of dead writers; uploads a day old; partial downloads two weeks old; and, unless ``prune``
-        is off or some manifest does not parse, blobs that no manifest names and that are over an hour old.
+        Removed: files of dead writers; uploads a day old; partial downloads two weeks old; and, unless
+        ``prune`` is off or some manifest does not parse, blobs no manifest names that are over an hour old.
         """
         now_s = time.time() if now_s is None else now_s
         with self._locked():
