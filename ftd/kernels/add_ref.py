@@ -1,0 +1,26 @@
+"""add: the definition."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.kernels.shapes import ArrayLike, expect
+
+
+def check(x: ArrayLike, y: ArrayLike) -> None:
+    """Raise ValueError unless the arguments fit the contract of ``add``."""
+    expect("x", x, "float32", ("T", "D"))
+    expect("y", y, "float32", tuple(x.shape))
+
+
+def add(x: NDArray[np.float32], y: NDArray[np.float32], pool: object = None) -> NDArray[np.float32]:
+    """Return the sum of two activations.
+
+    x       [T, D] f32
+    y       [T, D] f32
+    returns [T, D] f32   x + y
+
+    Bytes moved: 12*T*D.
+    Raises ValueError if x is not f32 [T, D] or y is not of x's shape.
+    """
+    check(x, y)
+    return x + y

@@ -1,0 +1,42 @@
+"""One way to check arrays against a contract, so that every implementation of an op gives the same message.
+
+Only ``.shape`` and ``.dtype`` are looked at: NumPy arrays and torch tensors both fit.
+"""
+
+from typing import Protocol
+
+
+class ArrayLike(Protocol):
+    """What a check needs to see of an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        ...
+
+    @property
+    def dtype(self) -> object:
+        """Item type; its text names it (``float32``, ``torch.float32``)."""
+        ...
+
+
+def expect(name: str, array: ArrayLike, dtypes: str, shape: tuple[int | str, ...]) -> None:
+    """Raise ValueError unless ``array`` has one of ``dtypes`` (blank-separated) and ``shape``.
+
+    An int in ``shape`` is a wanted length, a letter stands for any length.
+    """
+    dtype = str(array.dtype).removeprefix("torch.")
+    fits = len(array.shape) == len(shape) and all(
+        isinstance(wanted, str) or wanted == length for wanted, length in zip(shape, array.shape, strict=True)
+    )
+    if not fits or dtype not in dtypes.split():
+        wanted_shape = ", ".join(str(length) for length in shape)
+        raise ValueError(
+            f"{name} must be {' or '.join(dtypes.split())} [{wanted_shape}], got {dtype} {list(array.shape)}"
+        )
+
+
+def expect_range(name: str, low: int, high: int, minimum: int, maximum: int) -> None:
+    """Raise ValueError unless values from ``low`` to ``high`` lie in ``minimum`` to ``maximum`` inclusive."""
+    if low < minimum or high > maximum:
+        raise ValueError(f"{name} must lie in {minimum} to {maximum}, got {low if low < minimum else high}")
