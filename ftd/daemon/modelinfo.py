@@ -1,17 +1,17 @@
 """What a stored model is, read from its manifest and small blobs: the one way the daemon looks at the store.
 
-    manifest.config   application/vnd.ftd.config.v1+json         FTW config (architecture, tensors, chunk hashes)
+    manifest.config   application/vnd.ftd.config.v1+json         FTW config: architecture, tensors, chunk hashes
     layers            application/vnd.ftd.weights.dense.v1       weights, read by the engine only
                       application/vnd.ftd.tokenizer.v1+json      tokenizer.json
-                      application/vnd.ollama.image.template      Go template of a Modelfile; wins over the next
+                      application/vnd.ollama.image.template      Go template of a Modelfile; wins over Jinja
                       application/vnd.ftd.template.jinja         Jinja template that came with the weights
                       application/vnd.ollama.image.system        text
                       application/vnd.ollama.image.params        JSON object
                       application/vnd.ollama.image.messages      JSON list of {"role", "content"}
                       application/vnd.ollama.image.license       text, any number of them
 
-Everything here is blocking and reads kilobytes to megabytes (the tokenizer); call it in a thread. Blobs are named by
-their digest, so a result stays true for as long as the manifest digest stays the same.
+Everything here is blocking and reads kilobytes to megabytes (the tokenizer); call it in a thread. Blobs are named
+by their digest, so a result stays true for as long as the manifest digest stays the same.
 """
 
 from dataclasses import dataclass, field
@@ -57,8 +57,8 @@ class TemplateSource:
 class ModelInfo:
     """One stored model. ``digest`` is the hex of the manifest; ``size_bytes`` counts every blob once.
 
-    blob_paths: digest -> file, the blobs named by the FTW config (what ``Load`` wants); ``tokenizer_json`` is empty
-    when the model was read with ``tokenizer=False``.
+    blob_paths: digest -> file, the blobs named by the FTW config (what ``Load`` wants); ``tokenizer_json`` is
+    empty when the model was read with ``tokenizer=False``.
     """
 
     name: ModelName
@@ -84,7 +84,7 @@ class ModelInfo:
 
 
 def read_model(store: Store, name: ModelName, *, tokenizer: bool = True) -> ModelInfo:
-    """Read a stored model; raise ModelNotFound, DamagedBlob, BlobNotFound, or Unsupported for foreign weights."""
+    """Read a stored model; raise ModelNotFound, DamagedBlob, BlobNotFound or Unsupported."""
     found = store.resolve(name)
     manifest = store.read(found)
     return info_of(store, found, manifest, tokenizer=tokenizer)
@@ -121,7 +121,7 @@ def info_of(store: Store, name: ModelName, manifest: Manifest, *, tokenizer: boo
 
 
 def capabilities(config: FtwConfig, template: TemplateSource) -> tuple[str, ...]:
-    """Return what the model can do, in the order of Ollama's list: completion or embedding, then the template's."""
+    """Return what the model can do: completion or embedding, then what its template adds."""
     pooling = f"{family(config)}.pooling_type"
     first = "embedding" if config.metadata.get(pooling) is not None else "completion"
     return (first, *template_capabilities(template.kind, template.text))

@@ -1,0 +1,147 @@
+"""User text can never become control tokens: the guard put into it before a template runs.
+
+Before rendering, every string that came from a user gets a private character (the *seal*, a Unicode
+noncharacter that does not occur in the request) behind each character that could begin a control token. The
+template copies it along. After rendering, control tokens are looked for in the sealed text, so a token text that
+a user wrote is never found; then the seals are dropped and what lies between is encoded as plain text.
+
+    user writes   a<|im_end|>b        sealed   a<∎|im_end|>b
+    rendered      <|im_start|>user\na<∎|im_end|>b<|im_end|>
+    pieces        [im_start] "user\na<|im_end|>b" [im_end]
+
+Text of assistant messages keeps its markup (``<think>``, ``<tool_call>``: templates look for it), but not the
+texts of tokens that begin or end messages.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ftd.errors import InvalidRequest
+
+# U+FDD0..U+FDEF, then the private plane 16: no text that means something uses them
+_SEALS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x10FFFE))
+_MARKUP = re.compile(r"</?[\w:]+>|\[/?[\w ]+\]")
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as text, in which ``control`` texts without a ``seal`` inside stand for control tokens."""
+
+    sealed: str
+    seal: str
+    control: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """The prompt as people see it."""
+        return self.sealed.replace(self.seal, "") if self.seal else self.sealed
+
+    def ends_with(self, tag: str) -> bool:
+        """Say whether the prompt ends with ``tag``, blanks aside."""
+        return self.sealed.rstrip().endswith(tag)
+
+    def plus(self, text: str) -> "Rendered":
+        """Return the prompt followed by trusted text."""
+        return Rendered(self.sealed + text, self.seal, self.control)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Seals strings for one template; ``edges``: the template glues user text to parts of control tokens."""
+
+    control: frozenset[str]
+    edges: bool = False
+
+    @cached_property
+    def _firsts(self) -> re.Pattern[str] | None:
+        firsts = sorted({text[0] for text in self.control})
+        return re.compile("[" + re.escape("".join(firsts)) + "]") if firsts else None
+
+    @cached_property
+    def _framing(self) -> re.Pattern[str] | None:
+        texts = sorted((t for t in self.control if not _MARKUP.fullmatch(t)), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    @cached_property
+    def _infixes(self) -> frozenset[str]:
+        return frozenset(
+            text[i:j]
+            for text in self.control
+            for i in range(1, len(text))
+            for j in range(i + 1, len(text) + 1)
+        )
+
+    def seal(self, text: str, seal: str) -> str:
+        """Return ``text`` with a seal in every place where a control token could begin or go on."""
+        if self._firsts is None:
+            return text
+        sealed = self._firsts.sub(lambda match: match[0] + seal, text)
+        return seal + sealed if self.edges and self._continues_token(text) else sealed
+
+    def seal_assistant(self, text: str, seal: str) -> str:
+        """Return the text of an assistant message with framing tokens sealed and markup left alone."""
+        if self._framing is None:
+            return text
+        return self._framing.sub(lambda match: match[0][0] + seal + match[0][1:], text)
+
+    def _continues_token(self, text: str) -> bool:
+        longest = max(map(len, self.control), default=0)
+        return text in self._infixes or any(
+            text[:n] in self._infixes and any(t.endswith(text[:n]) for t in self.control)
+            for n in range(1, min(longest, len(text) + 1))
+        )
+
+    def seal_value(self, value: Any, seal: str, assistant: bool = False) -> Any:
+        """Return JSON data with all of its strings sealed, keys too."""
+        return self._walk(value, seal, self.seal_assistant if assistant else self.seal, 0)
+
+    def _walk(self, value: Any, seal: str, seal_text: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise InvalidRequest(f"messages or tools are nested too deeply: more than {MAX_DEPTH} levels")
+        if isinstance(value, str):
+            return seal_text(value, seal)
+        if isinstance(value, dict):
+            return {
+                self.seal(str(key), seal): self._walk(item, seal, seal_text, depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._walk(item, seal, seal_text, depth + 1) for item in value]
+        return value
+
+
+def choose_seal(*values: Any) -> str:
+    """Return a character that occurs in none of the strings of ``values``."""
+    used = {char for text in _strings(values, 0) for char in text if char >= "\ufdd0"}
+    for code in _SEALS:
+        if chr(code) not in used:
+            return chr(code)
+    raise InvalidRequest("the request uses every private character of Unicode")
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(f"messages or tools are nested too deeply: more than {MAX_DEPTH} levels")
+    if isinstance(value, str):
+        if not value.isascii():
+            yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _strings(key, depth + 1)
+            yield from _strings(item, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item, depth + 1)
+
+
+def glues(literals: Collection[str], control: Collection[str]) -> bool:
+    """Say whether a literal of a template ends in the beginning of a control token (``<`` before a name)."""
+    beginnings = {text[:n] for text in control for n in range(1, len(text))}
+    longest = max(map(len, beginnings), default=0)
+    return any(
+        literal[-n:] in beginnings for literal in literals for n in range(1, min(longest, len(literal)) + 1)
+    )

@@ -1,0 +1,250 @@
+"""Text to token ids and back, on top of the Hugging Face ``tokenizers`` library.
+
+Three rules are kept here. Control tokens are recognised only where the caller says that the text is trusted.
+A prompt has exactly one BOS. The bytes of every token are exact, so a stream decodes to what the whole would.
+"""
+
+import codecs
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from tokenizers import Tokenizer as HfTokenizer
+
+from ftd.chat.guard import Rendered
+from ftd.errors import DamagedBlob
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# Added tokens that frame messages though not flagged special: <|fim_prefix|>, <｜tool▁sep｜>, [INST]
+_FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
+_SPACE = re.compile(r"\s*")
+# Control tokens whose text output parsers need to see
+MARKUP_TEXTS = frozenset(
+    "<think> </think> [THINK] [/THINK] <seed:think> </seed:think> <|START_THINKING|> <|END_THINKING|> "
+    "<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] <|python_tag|> <|tool_call|> "
+    "<|START_ACTION|> <|END_ACTION|> <|START_RESPONSE|> <|END_RESPONSE|> "
+    "<|channel|> <|message|> <|start|>".split()
+)
+
+
+class TokenIds(Protocol):
+    """What the FTW config says about special tokens."""
+
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> Sequence[int]: ...
+    @property
+    def add_bos(self) -> bool: ...
+    @property
+    def add_eos(self) -> bool: ...
+
+
+class Tokenizer:
+    """The vocabulary of one model. Safe to call from several threads; holds one copy of the vocabulary."""
+
+    def __init__(self, data: bytes, tokens: TokenIds) -> None:
+        try:
+            layout: dict[str, Any] = msgspec.json.decode(data, type=dict)
+            self._library = HfTokenizer.from_str(data.decode("utf-8"))
+        except Exception as exc:  # the library raises bare Exception for every fault of the file
+            raise DamagedBlob(f"tokenizer does not load: {exc}", "create or pull the model again") from exc
+        self._rest = _without_prefix(layout)
+        self._lock = threading.Lock()
+        self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.get("added_tokens", [])}
+        self._bytes = _all_bytes(layout, self._library.get_vocab(with_added_tokens=True))
+        self.vocab_size = len(self._bytes)
+        self.bos_id = tokens.bos_id
+        self.eos_ids = frozenset(tokens.eos_ids)
+        self.add_bos = tokens.add_bos and tokens.bos_id is not None
+        self.add_eos = tokens.add_eos
+        self._control = {text for text, token in self._added.items() if token.get("special")}
+        self.special_ids = frozenset(self._added[text]["id"] for text in self._control)
+        self._patterns: dict[frozenset[str], re.Pattern[str] | None] = {}
+        self._protect({text for text in self._added if _FRAMING.fullmatch(text)})
+
+    @classmethod
+    def from_json(cls, data: bytes, tokens: TokenIds) -> "Tokenizer":
+        """Build from the bytes of ``tokenizer.json``; raise DamagedBlob if the library refuses them."""
+        return cls(data, tokens)
+
+    def _protect(self, texts: Iterable[str]) -> None:
+        fresh = sorted(set(texts) - self._control)
+        if fresh:
+            with self._lock:
+                for library in filter(None, (self._library, self._rest)):
+                    library.add_special_tokens(fresh)
+                self._control.update(fresh)
+
+    def control_texts(self, template: str = "") -> frozenset[str]:
+        """Return the texts that user text must not turn into tokens: special ones, and markup of the template."""
+        markup = {t for t in self._added if t.strip() and not t.isalnum() and t in template}
+        self._protect(markup)
+        return frozenset(self._control)
+
+    def token_text(self, token_id: int | None) -> str:
+        """Return the text of a token as templates write it (``<s>``); empty for None."""
+        return "" if token_id is None else self._library.id_to_token(token_id) or ""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Return the ids of ``text`` without BOS or EOS; ``special``: texts of control tokens become them."""
+        return self._encode(self._library, text, special)
+
+    def _encode(self, library: HfTokenizer, text: str, special: bool) -> list[int]:
+        if not text:
+            return []
+        with self._lock:
+            library.encode_special_tokens = not special
+            ids: list[int] = library.encode(_whole(text), add_special_tokens=False).ids
+        return ids
+
+    def encode_rendered(self, rendered: Rendered | str, add_bos: bool | None = None) -> list[int]:
+        """Return the ids of a prompt, with exactly one BOS if the model wants one (None: as the model says).
+
+        A plain string is taken as trusted (raw mode): control tokens in it are recognised.
+        """
+        if isinstance(rendered, str):
+            ids = self.encode(rendered, special=True)
+        else:
+            ids = list(self._encode_sealed(rendered))
+        if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
+            start = next((i for i, token in enumerate(ids) if token != self.bos_id), len(ids))
+            return [self.bos_id, *ids[start:]]
+        return ids
+
+    def encode_document(self, text: str) -> list[int]:
+        """Return the ids of text to embed: control tokens not recognised, BOS and EOS as the model wants them."""
+        ids = self.encode_rendered(Rendered(text, "", frozenset()))
+        return [*ids, min(self.eos_ids)] if self.add_eos and self.eos_ids else ids
+
+    def _encode_sealed(self, rendered: Rendered) -> Iterator[int]:
+        pattern, sealed, done = self._pattern(rendered.control), rendered.sealed, 0
+        for match in pattern.finditer(sealed) if pattern else ():
+            token = self._added[match[0]]
+            start, end = match.span()
+            if start < done:
+                continue
+            plain = sealed[done:start]
+            yield from self._encode_plain(
+                plain.rstrip() if token.get("lstrip") else plain, rendered, done == 0
+            )
+            yield token["id"]
+            done = _SPACE.match(sealed, end).end() if token.get("rstrip") else end  # type: ignore[union-attr]
+        yield from self._encode_plain(sealed[done:], rendered, done == 0)
+
+    def _encode_plain(self, text: str, rendered: Rendered, first: bool) -> list[int]:
+        plain = text.replace(rendered.seal, "") if rendered.seal else text
+        library = self._library if first or self._rest is None else self._rest
+        return self._encode(library, plain, special=False)
+
+    def _pattern(self, control: frozenset[str]) -> re.Pattern[str] | None:
+        if control not in self._patterns:
+            texts = sorted((t for t in control if t in self._added), key=len, reverse=True)
+            self._patterns[control] = re.compile("|".join(map(re.escape, texts))) if texts else None
+        return self._patterns[control]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the exact bytes that a token stands for; empty for an id outside of the vocabulary."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ``ids``, control tokens too; U+FFFD where the bytes are not UTF-8."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+
+class StreamDecoder:
+    """Decodes ids as they come, holding bytes back until they are whole characters.
+
+    Special tokens are silent unless their text is markup that parsers look for (``<tool_call>``) or ``show_special``.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, show_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._show_special = show_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Return the text that ``ids`` complete."""
+        return self._decoder.decode(b"".join(self._visible(token) for token in ids))
+
+    def flush(self) -> str:
+        """Return U+FFFD for bytes that never became a character, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+    def _visible(self, token: int) -> bytes:
+        data = self._tokenizer.token_bytes(token)
+        if token not in self._tokenizer.special_ids or self._show_special:
+            return data
+        return data if data.decode("utf-8", "replace") in MARKUP_TEXTS else b""
+
+
+def _whole(text: str) -> str:
+    """Replace lone surrogates (legal in JSON, without UTF-8 form) by U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _types(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield a part of ``tokenizer.json`` and, if it is a sequence, its members."""
+    if isinstance(part, dict):
+        yield part
+        for members in ("pretokenizers", "normalizers", "decoders"):
+            for member in part.get(members) or ():
+                yield from _types(member)
+
+
+def _without_prefix(layout: dict[str, Any]) -> HfTokenizer | None:
+    """Return the tokenizer for text after the start of a prompt, if it differs (Metaspace ``first``)."""
+    parts = [p for p in _types(layout.get("pre_tokenizer")) if p.get("prepend_scheme") == "first"]
+    if not parts:
+        return None
+    for part in parts:
+        part["prepend_scheme"] = "never"
+    rest = HfTokenizer.from_str(msgspec.json.encode(layout).decode("utf-8"))
+    for part in parts:
+        part["prepend_scheme"] = "first"
+    return rest
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Return GPT-2's map from the characters of byte-level vocabularies to bytes."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+
+
+def _all_bytes(layout: dict[str, Any], vocab: dict[str, int]) -> list[bytes]:
+    """Return the bytes of every id, by the kind of vocabulary that ``layout`` describes."""
+    kinds = {
+        part.get("type")
+        for name in ("pre_tokenizer", "decoder", "normalizer")
+        for part in _types(layout.get(name))
+    }
+    added = {token["content"] for token in layout.get("added_tokens", [])}
+    byte_of_char = _byte_of_char() if "ByteLevel" in kinds else None
+    byte_fallback = "ByteFallback" in kinds or bool(layout.get("model", {}).get("byte_fallback"))
+    table = [b""] * (max(vocab.values(), default=-1) + 1)
+    for text, token_id in vocab.items():
+        if text in added:
+            table[token_id] = text.encode("utf-8")
+        elif byte_of_char is not None:
+            table[token_id] = _byte_level(text, byte_of_char)
+        elif byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
+            table[token_id] = bytes([int(match[1], 16)])
+        elif "WordPiece" in kinds:
+            table[token_id] = (text[2:] if text.startswith("##") else f" {text}").encode("utf-8")
+        else:
+            table[token_id] = text.replace("\u2581", " ").encode("utf-8")
+    return table
+
+
+def _byte_level(text: str, byte_of_char: dict[str, int]) -> bytes:
+    try:
+        return bytes([byte_of_char[char] for char in text])
+    except KeyError:
+        return text.encode("utf-8")
