@@ -139,14 +139,14 @@ def make(
 
 def _longest_window(window: int, page_size: int, room: Callable[[int], int]) -> int:
     """Return the most tokens <= ``window`` that fit, 0 if none; more tokens never leave more room."""
-    low, high = 0, num_pages_for(window, page_size)
+    low, high = 0, window
     while low < high:
         middle = (low + high + 1) // 2
-        if middle <= room(min(middle * page_size, window)):
+        if num_pages_for(middle, page_size) <= room(middle):
             low = middle
         else:
             high = middle - 1
-    return min(low * page_size, window)
+    return low
 
 
 def _check(context_tokens: int, max_sequences: int, kv_bytes: int, chunk_tokens: int, page_size: int) -> None:

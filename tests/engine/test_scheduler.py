@@ -1,0 +1,361 @@
+"""Checked against a slow model of the network: a token's K and V is a number made of all tokens before it.
+
+The fake engine writes and reads those numbers through the step's arrays only, so a page with two owners, a
+stale prefix or a wrong index shows as a wrong number; the text of every sequence must equal what it is
+alone, without a cache.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftd.engine.batch import Batch, StepArrays
+from ftd.engine.pages import PagePool
+from ftd.engine.plan import Plan
+from ftd.engine.prefix_cache import PrefixCache
+from ftd.engine.scheduler import Scheduler
+from ftd.engine.sequence import Sequence
+from ftd.errors import InvalidRequest, PromptTooLong
+
+VOCABULARY = 5
+STOP_ID = 4
+
+
+def make_plan(
+    *, page_size: int = 2, num_pages: int = 12, max_sequences: int = 3, context: int = 20, chunk: int = 6
+) -> Plan:
+    return Plan(
+        page_size=page_size,
+        num_pages=num_pages,
+        max_sequences=max_sequences,
+        context_tokens=context,
+        prefill_chunk_tokens=chunk,
+        weight_bytes=0,
+        kv_bytes=0,
+        workspace_bytes=0,
+    )
+
+
+def mix(value: int, token: int, position: int) -> int:
+    """K and V of a token: depends on its id, its place and all that came before."""
+    return (value * 1_000_003 + token * 97 + position + 1) % 2_147_483_647
+
+
+def sample(value: int) -> int:
+    return value // 7 % VOCABULARY
+
+
+def alone(prompt: list[int], max_tokens: int, window: int, stop_id: int = STOP_ID) -> tuple[list[int], str]:
+    """The output and the reason of one sequence run by itself."""
+    ids, value = list(prompt), 0
+    for position, token in enumerate(ids):
+        value = mix(value, token, position)
+    while True:
+        token = sample(value)
+        if token == stop_id:
+            return ids[len(prompt) :], "stop"
+        ids.append(token)
+        if len(ids) - len(prompt) == max_tokens or len(ids) == window:
+            return ids[len(prompt) :], "length"
+        value = mix(value, token, len(ids) - 1)
+
+
+@dataclass
+class Engine:
+    """Runs batches with ``mix`` as the network; checks every invariant after each step."""
+
+    plan: Plan
+    emitted: dict[int, list[int]] = field(default_factory=dict)
+    finished: dict[int, Sequence] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pool = PagePool(self.plan.num_pages)
+        self.cache = PrefixCache(self.pool, self.plan.page_size)
+        self.scheduler = Scheduler(self.plan, self.pool, self.cache)
+        self.arrays = StepArrays(self.plan)
+        self.kv = np.full(self.plan.num_pages * self.plan.page_size, -1, np.int64)
+
+    def add(
+        self, request_id: int, prompt: list[int], max_tokens: int = 0, salt: str = "", stop_id: int = STOP_ID
+    ) -> Sequence:
+        sequence = Sequence.from_prompt(
+            request_id, prompt, max_tokens=max_tokens, stop_ids=frozenset([stop_id]), cache_salt=salt
+        )
+        self.scheduler.add(sequence)
+        self.emitted[request_id] = []
+        return sequence
+
+    def forward(self, batch: Batch) -> list[int]:
+        """Compute and store every token's number from the numbers read through the page table."""
+        step = batch.fill(self.arrays)
+        size, last = self.plan.page_size, []
+        assert len(set(step.kv_index.tolist())) == len(step.kv_index), "two tokens write to one place"
+        for b in range(len(step.kv_len)):
+            rows = range(step.q_start[b], step.q_start[b + 1])
+            for row in rows:
+                position = int(step.positions[row])
+                assert position == step.kv_len[b] - (rows.stop - row)
+                before = position - 1
+                place = step.page_table[b, before // size] * size + before % size
+                value = mix(int(self.kv[place]) if position else 0, int(step.ids[row]), position)
+                assert step.kv_index[row] == step.page_table[b, position // size] * size + position % size
+                self.kv[step.kv_index[row]] = value
+                last.append(value)
+        return [sample(last[row]) for row in step.logit_rows]
+
+    def step(self) -> bool:
+        decoding = [s for s in self.scheduler.running if not s.is_prefill]
+        preemptions = [s.num_preemptions for s in decoding]
+        batch = self.scheduler.schedule()
+        if batch is None:
+            return False
+        in_batch = {entry.sequence for entry in batch.entries}
+        for sequence, before in zip(decoding, preemptions, strict=True):
+            assert sequence in in_batch or sequence.num_preemptions > before, "decode was starved"
+        num_prefill = sum(e.num_tokens for e in batch.entries if e.sequence.is_prefill)
+        assert num_prefill <= self.plan.prefill_chunk_tokens
+        assert batch.num_tokens <= self.plan.max_step_tokens
+        for sequence, token in self.scheduler.advance(batch, self.forward(batch)):
+            self.emitted[sequence.request_id].append(token)
+        self.settle()
+        return True
+
+    def settle(self) -> None:
+        for sequence in self.scheduler.take_finished():
+            assert sequence.request_id not in self.finished
+            self.finished[sequence.request_id] = sequence
+        self.scheduler.check()
+
+    def run(self, max_steps: int = 5000) -> None:
+        for _ in range(max_steps):
+            if not self.step():
+                return
+        raise AssertionError("sequences starve")
+
+
+PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=19)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Plan, list[tuple[list[int], int, str]], list[tuple[int, int]]]:
+    page_size = draw(st.integers(1, 5))
+    window_pages = -(-20 // page_size)
+    plan = make_plan(
+        page_size=page_size,
+        num_pages=draw(st.integers(window_pages, 3 * window_pages)),
+        max_sequences=draw(st.integers(1, 4)),
+        chunk=draw(st.integers(1, 20)),
+    )
+    requests = draw(
+        st.lists(st.tuples(PROMPTS, st.integers(0, 12), st.sampled_from(["", "a"])), min_size=1, max_size=12)
+    )
+    # (after which step, which request) to abort
+    aborts = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4))
+    return plan, requests, aborts
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads())
+def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: ignore[no-untyped-def]
+    plan, requests, aborts = workload
+    engine = Engine(plan)
+    for i, (prompt, max_tokens, salt) in enumerate(requests[:6]):
+        engine.add(i, prompt, max_tokens, salt)
+    aborted = set()
+    for step in range(31):
+        if step == 5:
+            for i, (prompt, max_tokens, salt) in enumerate(requests[6:], 6):
+                engine.add(i, prompt, max_tokens, salt)
+        for at, i in aborts:
+            if at == step and engine.scheduler.abort(i):
+                aborted.add(i)
+        engine.settle()
+        engine.step()
+    engine.run()
+    assert engine.finished.keys() == set(range(len(requests)))
+    for i, (prompt, max_tokens, _) in enumerate(requests):
+        output, reason = alone(prompt, max_tokens, plan.context_tokens)
+        if i in aborted:
+            assert engine.emitted[i] == output[: len(engine.emitted[i])]
+            assert engine.finished[i].finish_reason == "abort"
+        else:
+            assert (engine.emitted[i], engine.finished[i].finish_reason) == (output, reason)
+    assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
+    engine.cache.clear()
+    assert engine.pool.num_free == plan.num_pages
+
+
+@settings(max_examples=30, deadline=None)
+@given(workloads())
+def test_the_same_requests_give_the_same_batches(workload) -> None:  # type: ignore[no-untyped-def]
+    plan, requests, _ = workload
+
+    def trace() -> list[list[tuple[int, int, int]]]:
+        engine, steps = Engine(plan), []
+        for i, (prompt, max_tokens, salt) in enumerate(requests):
+            engine.add(i, prompt, max_tokens, salt)
+        while (batch := engine.scheduler.schedule()) is not None:
+            steps.append([(e.sequence.request_id, e.start, e.num_tokens) for e in batch.entries])
+            engine.scheduler.advance(batch, engine.forward(batch))
+        return steps
+
+    assert trace() == trace()
+
+
+@pytest.mark.parametrize("length", range(1, 41))
+def test_a_warm_prompt_gives_the_same_text_and_runs_at_least_one_token(length: int) -> None:
+    plan = make_plan(page_size=8, num_pages=32, context=64, chunk=16)
+    engine = Engine(plan)
+    prompt = [position * position % 3 for position in range(length)]
+    cold, warm = engine.add(0, prompt, 8), None
+    engine.run()
+    before = engine.scheduler.prefill_tokens
+    warm = engine.add(1, prompt, 8)
+    engine.run()
+    assert engine.emitted[1] == engine.emitted[0] == alone(prompt, 8, 64)[0]
+    assert (cold.cached_len, warm.cached_len) == (0, (length - 1) // 8 * 8)
+    assert engine.scheduler.prefill_tokens - before == length - warm.cached_len >= 1
+
+
+def test_an_edit_in_the_middle_reuses_what_comes_before_it() -> None:
+    engine = Engine(make_plan(page_size=4, num_pages=32, context=40, chunk=40))
+    first = [0, 1] * 10
+    engine.add(0, first, 1)
+    engine.run()
+    edited = engine.add(1, [*first[:10], 3, *first[11:]], 5)
+    engine.run()
+    assert edited.cached_len == 8
+    assert engine.emitted[1] == alone(list(edited.ids[:20]), 5, 40)[0]
+
+
+def test_decode_goes_on_while_a_long_prompt_runs_in_chunks() -> None:
+    engine = Engine(make_plan(page_size=4, num_pages=60, context=100, chunk=5))
+    talker = engine.add(0, [0], 40)
+    engine.step()
+    reader = engine.add(1, [1] * 80, 1)
+    while reader.is_prefill and not reader.is_finished and not talker.is_finished:
+        before = talker.output_len
+        engine.step()
+        assert talker.output_len > before or talker.is_finished
+    engine.run()
+    assert engine.emitted[1] == alone([1] * 80, 1, 100)[0]
+
+
+def test_a_second_prompt_behind_a_long_one_reuses_its_pages() -> None:
+    engine = Engine(make_plan(page_size=4, num_pages=60, context=100, chunk=10))
+    prompt = [0, 1, 2, 3, 0] * 10
+    first, second = engine.add(0, prompt, 3), engine.add(1, [*prompt, 1], 3)
+    engine.run()
+    assert (first.cached_len, second.cached_len) == (0, 48)
+
+
+def test_first_come_first_served() -> None:
+    engine = Engine(make_plan(max_sequences=2, num_pages=20))
+    sequences = [engine.add(i, [i % 2] * 9, 4) for i in range(5)]
+    started: list[int] = []
+    while engine.step():
+        started += [s.request_id for s in sequences if s.computed_len and s.request_id not in started]
+    assert started == sorted(started)
+
+
+def test_the_youngest_is_preempted_and_finishes_later() -> None:
+    # 6 pages of 2; each needs 6 pages in the end, so both never fit together
+    engine = Engine(make_plan(page_size=2, num_pages=6, context=12, max_sequences=2, chunk=8))
+    old, young = (engine.add(i, prompt, stop_id=-1) for i, prompt in enumerate(([0, 0, 1], [1, 0])))
+    outputs = [alone([0, 0, 1], 0, 12, -1)[0], alone([1, 0], 0, 12, -1)[0]]
+    engine.run()
+    assert [engine.emitted[0], engine.emitted[1]] == outputs
+    assert old.num_preemptions == 0 and young.num_preemptions >= 1
+    assert young.cached_len == 0
+
+
+def test_prompt_and_output_end_with_length_at_the_window() -> None:
+    engine = Engine(make_plan(context=20, page_size=3))
+    sequence = engine.add(0, [0], 100, stop_id=-1)
+    engine.run()
+    assert (engine.emitted[0], sequence.finish_reason) == (alone([0], 100, 20, -1)[0], "length")
+    assert sequence.num_tokens == 20
+
+
+def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers() -> None:
+    engine = Engine(make_plan(context=20))
+    with pytest.raises(PromptTooLong, match="20 tokens, context window 20"):
+        engine.add(0, [0] * 20)
+    assert not engine.scheduler.has_work
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no tokens"):
+        Engine(make_plan()).add(0, [])
+
+
+def test_abort_during_a_step_takes_effect_when_it_advances() -> None:
+    engine = Engine(make_plan())
+    sequence = engine.add(0, [0, 1, 0], 5)
+    batch = engine.scheduler.schedule()
+    assert batch is not None
+    assert engine.scheduler.abort(0) and engine.scheduler.abort(0)
+    assert engine.scheduler.take_finished() == []
+    assert engine.scheduler.advance(batch, engine.forward(batch)) == []
+    engine.settle()
+    assert engine.finished == {0: sequence} and sequence.finish_reason == "abort"
+    assert not engine.scheduler.abort(0)
+    assert engine.cache.match(array("i", [0, 1])).cached_len == 2, "what was computed is kept"
+
+
+def test_abort_of_a_waiting_sequence_is_immediate() -> None:
+    engine = Engine(make_plan(max_sequences=1))
+    engine.add(0, [0, 1, 0], 5)
+    engine.add(1, [0, 1, 0], 5)
+    engine.step()
+    assert engine.scheduler.abort(1)
+    engine.settle()
+    assert engine.finished[1].finish_reason == "abort" and engine.emitted[1] == []
+
+
+def test_a_dropped_step_runs_again() -> None:
+    engine = Engine(make_plan())
+    engine.add(0, [0, 1, 0, 1, 1], 5)
+    engine.add(1, [0], 5)
+    engine.step()
+    batch = engine.scheduler.schedule()
+    assert batch is not None
+    engine.scheduler.abort(1)
+    engine.scheduler.drop(batch)
+    engine.settle()
+    assert 1 in engine.finished
+    engine.run()
+    assert engine.emitted[0] == alone([0, 1, 0, 1, 1], 5, 20)[0]
+
+
+def test_an_embedding_runs_its_whole_prompt_and_leaves_nothing() -> None:
+    engine = Engine(make_plan(chunk=6, page_size=2))
+    engine.add(0, [0, 1] * 7, 1)
+    engine.run()
+    in_tree = engine.pool.num_tree
+    sequence = Sequence.from_prompt(1, [0, 1] * 10, is_embedding=True)
+    engine.scheduler.add(sequence)
+    positions: list[int] = []
+    while (batch := engine.scheduler.schedule()) is not None:
+        assert batch.sampled_sequences == []
+        positions += batch.fill(engine.arrays).positions.tolist()
+        assert engine.scheduler.advance(batch, []) == []
+        engine.settle()
+    assert positions == list(range(20))
+    assert engine.finished[1].finish_reason == "stop" and sequence.cached_len == 0
+    assert engine.pool.num_live == 0 and engine.pool.num_tree <= in_tree
+
+
+def test_alternating_chats_stay_cached_while_memory_lasts() -> None:
+    engine = Engine(make_plan(page_size=4, num_pages=40, context=60, chunk=60))
+    chats = {name: [name] * 30 for name in (0, 1)}
+    for turn in range(6):
+        for name, ids in chats.items():
+            sequence = engine.add(2 * turn + name, list(ids), 2)
+            engine.run()
+            assert turn == 0 or sequence.cached_len >= (len(ids) - 3) // 4 * 4
+            ids += [2]
