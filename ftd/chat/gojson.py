@@ -1,4 +1,4 @@
-"""JSON as Go's encoder writes it: compact, keys sorted on demand, ``<``, ``>``, ``&`` and line separators escaped.
+"""JSON as Go's encoder writes it: compact, keys sorted on demand, ``<``, ``>``, ``&``, U+2028 and U+2029 escaped.
 
 Layers are named by the hash of these bytes, and Go templates print lists of tools with them.
 """
@@ -14,11 +14,11 @@ _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"} | {
 
 
 def dumps(value: Any, sort_keys: bool = True) -> str:
-    """Return ``value`` as Go would marshal it; whole floats lose their ``.0``. ValueError for NaN and infinities."""
+    """Return ``value`` as Go would marshal it; whole floats lose their ``.0``. ValueError for NaN."""
     text = json.dumps(
         _numbers(value), ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False
     )
-    return text.replace("\\b", "\\u0008").replace("\\f", "\\u000c").translate(_ESCAPES)
+    return text.translate(_ESCAPES)
 
 
 def _numbers(value: Any) -> Any:

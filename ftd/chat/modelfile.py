@@ -2,7 +2,7 @@
 
     # comment                      a command starts a line: WORD, one blank, value
     FROM ./model.gguf              a value runs to the end of the line, or is quoted:
-    SYSTEM \"\"\"                     from \"\"\" to a \"\"\" at the end of a line, from " to a " at the end of a line
+    SYSTEM \"\"\"                     from \"\"\" to a \"\"\" that ends a line, from " to a " that ends a line
     Two lines.                     (no escapes); line ends inside become \\n
     \"\"\"
     PARAMETER stop "<|end|>"       stop accumulates, other parameters: the last wins
@@ -26,6 +26,7 @@ _COMMANDS = (
     *("from", "license", "template", "system", "adapter", "draft", "renderer", "parser"),
     *("parameter", "message", "requires"),
 )
+_WORD = re.compile(r"([^ \t]*)([ \t])")
 _SEMVER = re.compile(r"v?(\d+(?:\.\d+){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
 
 
@@ -81,7 +82,7 @@ class _Reader:
         while self._idx < len(self._lines):
             line = self._lines[self._idx].lstrip()
             if line.strip() and not line.startswith("#"):
-                self._command("".join(filter(str.isprintable, line.replace("\t", " "))))
+                self._command(line)
             self._idx += 1
         if not self._file.from_:
             raise InvalidModelfile(f"{self._filename}: no FROM line", "start with FROM and a model or a file")
@@ -92,7 +93,7 @@ class _Reader:
         raise InvalidModelfile(f"{self._filename}: (line {line}): {message}: {text[:80]}", hint)
 
     def _command(self, line: str) -> None:
-        word, blank, rest = line.partition(" ")
+        word, blank, rest = _cut(line)
         name = word.lower()
         if name not in _COMMANDS:
             known = [f'"{command}"' for command in _COMMANDS]
@@ -100,7 +101,7 @@ class _Reader:
         if not blank:
             self._fail("unexpected EOF", f"{word} has no value")
         if name in ("parameter", "message"):
-            key, blank, rest = rest.lstrip().partition(" ")
+            key, blank, rest = _cut(rest.lstrip())
             if name == "message" and key not in ROLES:
                 self._fail('message role must be one of "system", "user", or "assistant"', line)
             if not re.fullmatch(r"[A-Za-z0-9_]+", key) or not blank:
@@ -114,11 +115,11 @@ class _Reader:
         first = rest.strip()
         quote = '"""' if first.startswith('"""') else '"' if first.startswith('"') else ""
         if not quote:
-            return first
+            return "".join(char for char in first if char.isprintable() or char == "\t")
         if len(first) >= 2 * len(quote) and first.endswith(quote):
             return first[len(quote) : -len(quote)]
         start, parts = self._idx, [self._lines[self._idx].split(quote, 1)[1]]
-        while (self._idx := self._idx + 1) < len(self._lines):
+        for self._idx in range(start + 1, len(self._lines)):
             line = self._lines[self._idx]
             if line.rstrip().endswith(quote):
                 return "\n".join([*parts, line.rstrip()[: -len(quote)]])
@@ -155,6 +156,13 @@ class _Reader:
             self._file.parameters.setdefault("stop", []).append(parsed)
         else:
             self._file.parameters[key] = parsed
+
+
+def _cut(line: str) -> tuple[str, str, str]:
+    """Split a line at its first blank, leaving out what cannot be printed before it."""
+    match = _WORD.match(line)
+    word, blank = (match[1], match[2]) if match else (line, "")
+    return "".join(filter(str.isprintable, word)), blank, line[match.end() :] if match else ""
 
 
 def format_modelfile(file: Modelfile) -> str:

@@ -1,7 +1,7 @@
 """Request options and Modelfile parameters: one table of names, types and defaults, one function that merges.
 
-Precedence: request > Modelfile > built-in; lists replace, they do not merge. JSON floats are cut to integers where an
-integer is meant, null is skipped, and names that older programs still send are ignored with a warning.
+Precedence: request > Modelfile > built-in; lists replace, they do not merge. JSON floats are cut to integers where
+an integer is meant, null is skipped, and names that older programs still send are ignored with a warning.
 """
 
 import logging
@@ -74,7 +74,7 @@ class Options:
 
 
 def merge(request: Mapping[str, Any] | None, parameters: Mapping[str, Any] | None = None) -> Options:
-    """Merge the options of a request over a model's parameters; raise InvalidOption on a value of a wrong type."""
+    """Merge a request's options over a model's parameters; raise InvalidOption on a value of a wrong type."""
     values = check(parameters or {}) | check(request or {})
     sampling = {name: _in_range(name, values[name]) for name in SAMPLING if name in values}
     if values.get("num_ctx", 0) <= 0:
@@ -93,7 +93,7 @@ def merge(request: Mapping[str, Any] | None, parameters: Mapping[str, Any] | Non
 
 
 def check(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known options of ``values`` with the types of the table; unknown and old names are only logged."""
+    """Return the known options of ``values`` in the types of the table; other names are only logged."""
     typed: dict[str, Any] = {}
     for name, value in values.items():
         if value is None:
@@ -139,7 +139,7 @@ def _in_range(name: str, value: Any) -> Any:
 
 
 def parse_parameter(name: str, text: str) -> Any:
-    """Return the value of ``PARAMETER name text``; None for an old name without effect. Raise InvalidOption."""
+    """Return the value of ``PARAMETER name text``; None for a name without effect. Raise InvalidOption."""
     if name in LEGACY:
         return None
     kind = OPTIONS.get(name)

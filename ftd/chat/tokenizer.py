@@ -22,10 +22,20 @@ _FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
 _SPACE = re.compile(r"\s*")
 # Control tokens whose text output parsers need to see
 MARKUP_TEXTS = frozenset(
-    "<think> </think> [THINK] [/THINK] <seed:think> </seed:think> <|START_THINKING|> <|END_THINKING|> "
-    "<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] <|python_tag|> <|tool_call|> "
-    "<|START_ACTION|> <|END_ACTION|> <|START_RESPONSE|> <|END_RESPONSE|> "
-    "<|channel|> <|message|> <|start|>".split()
+    (
+        *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>"),
+        *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|channel|>", "<|message|>", "<|start|>"),
+        *(
+            "<tool_call>",
+            "</tool_call>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+            "<|python_tag|>",
+            "<|tool_call|>",
+        ),
+    )
 )
 
 
@@ -79,7 +89,7 @@ class Tokenizer:
                 self._control.update(fresh)
 
     def control_texts(self, template: str = "") -> frozenset[str]:
-        """Return the texts that user text must not turn into tokens: special ones, and markup of the template."""
+        """Return the texts that users must not turn into tokens: special ones, and markup of the template."""
         markup = {t for t in self._added if t.strip() and not t.isalnum() and t in template}
         self._protect(markup)
         return frozenset(self._control)
@@ -101,7 +111,7 @@ class Tokenizer:
         return ids
 
     def encode_rendered(self, rendered: Rendered | str, add_bos: bool | None = None) -> list[int]:
-        """Return the ids of a prompt, with exactly one BOS if the model wants one (None: as the model says).
+        """Return the ids of a prompt, with one BOS at most (``add_bos`` None: as the model says).
 
         A plain string is taken as trusted (raw mode): control tokens in it are recognised.
         """
