@@ -14,19 +14,20 @@ ITEM_BYTES = {"fast": 2, "f32": 4}
 
 
 class KvPool:
-    """K and V pages of every layer: ``k[layer]``, ``v[layer]`` [P, G, page_size, C], f16 (f32 on the f32 path)."""
+    """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C]."""
 
     def __init__(self, config: ModelConfig, num_pages: int, page_size: int, precision: str) -> None:
         self.page_size = page_size
         self.num_bytes = num_pages * page_size * config.kv_bytes_per_token(ITEM_BYTES[precision])
-        shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
+        k_shape = (num_pages, config.num_kv_heads, config.head_dim, page_size)
+        v_shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
         dtype = np.float32 if precision == "f32" else np.float16
         self.k: list[NDArray[np.floating]] = []
         self.v: list[NDArray[np.floating]] = []
         try:
             for _ in range(config.num_layers):
-                self.k.append(np.zeros(shape, dtype))
-                self.v.append(np.zeros(shape, dtype))
+                self.k.append(np.zeros(k_shape, dtype))
+                self.v.append(np.zeros(v_shape, dtype))
         except MemoryError as exc:
             raise OutOfMemory(
                 f"the system refused {self.num_bytes} bytes for {num_pages} KV pages",

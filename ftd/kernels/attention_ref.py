@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.shapes import ArrayLike, expect, expect_range
 
 
@@ -20,10 +21,9 @@ def check(
     """Raise ValueError unless the arguments fit the contract of ``attention``."""
     expect("q", q, "float32", ("T", "H", "C"))
     tokens, heads, channels = q.shape
-    expect("k_pages", k_pages, "float16 float32", ("P", "G", "page_size", channels))
-    expect("v_pages", v_pages, str(k_pages.dtype).removeprefix("torch."), tuple(k_pages.shape))
-    pages, groups, page_size, _ = k_pages.shape
-    if groups == 0 or heads % groups:
+    check_pages(k_pages, v_pages, "G", channels)
+    pages, groups, _, page_size = k_pages.shape
+    if heads % groups:
         raise ValueError(f"query heads must be a multiple of key-value heads, got {heads} and {groups}")
     expect("page_table", page_table, "int32", ("B", "max_pages"))
     sequences, max_pages = page_table.shape
@@ -62,8 +62,8 @@ def attention(
     """Attend from each query to the keys of its sequence at its own position and before.
 
     q           [T, H, C]            f32   queries of all sequences, flat
-    k_pages     [P, G, page_size, C] f16 or f32, head h reads key-value head h * G // H
-    v_pages     as k_pages
+    k_pages     [P, G, C, page_size] f16 or f32, head h reads key-value head h * G // H
+    v_pages     [P, G, page_size, C] as k_pages
     page_table  [B, max_pages]       i32   pages of each sequence in order; entries past kv_len are not read
     q_start     [B + 1]              i32   first query of each sequence, q_start[B] = T
     kv_len      [B]                  i32   keys of each sequence, this step's included
@@ -77,18 +77,15 @@ def attention(
     Raises ValueError if a shape or dtype differs, H % G, or an index, position or length lies out of range.
     """
     check(q, k_pages, v_pages, page_table, q_start, kv_len, positions, window, sinks)
-    heads, groups, page_size = q.shape[1], k_pages.shape[1], k_pages.shape[2]
+    heads, groups, page_size = q.shape[1], k_pages.shape[1], k_pages.shape[3]
     out = np.zeros(q.shape, np.float32)
     for b in range(len(kv_len)):
         pages = page_table[b, : -(-int(kv_len[b]) // page_size)]
         rows = slice(int(q_start[b]), int(q_start[b + 1]))
-        # [num_pages, G, page_size, C] -> [G, kv_len, C]
+        # both to [G, kv_len, C]
         keys, values = (
-            side[pages]
-            .transpose(1, 0, 2, 3)
-            .reshape(groups, -1, q.shape[2])[:, : kv_len[b]]
-            .astype(np.float64)
-            for side in (k_pages, v_pages)
+            side.reshape(groups, -1, q.shape[2])[:, : kv_len[b]].astype(np.float64)
+            for side in (k_pages[pages].transpose(1, 0, 3, 2), v_pages[pages].transpose(1, 0, 2, 3))
         )
         behind = positions[rows, None] - np.arange(kv_len[b])
         hidden = (behind < 0) | ((behind >= window) if window else False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.attention_ref import attention
 from ftd.kernels.embedding_ref import embedding
-from ftd.kernels.kv_store_ref import kv_store
+from ftd.kernels.kv_store_ref import check_pages, kv_store
 from ftd.kernels.matmul_ref import matmul
 from ftd.kernels.quant import QuantMatrix
 from ftd.kernels.rms_norm_ref import rms_norm
@@ -231,7 +231,7 @@ class ReferenceGraph:
     ) -> None:
         """Record the step's keys and values going to their pages; the graph keeps the arrays alive."""
         self._expect_pages(k_pages, v_pages)
-        groups, channels = k_pages.shape[1], k_pages.shape[3]
+        groups, channels = k_pages.shape[1:3]
         self._expect(k, groups * channels, "tokens")
         self._expect(v, groups * channels, "tokens")
 
@@ -256,7 +256,7 @@ class ReferenceGraph:
     ) -> None:
         """Record out = attention(q, pages) with the step's sequences."""
         self._expect_pages(k_pages, v_pages)
-        channels = k_pages.shape[3]
+        channels = k_pages.shape[2]
         self._expect(q, num_heads * channels, "tokens")
         self._expect(out, num_heads * channels, "tokens")
         if num_heads % k_pages.shape[1]:
@@ -366,8 +366,9 @@ class ReferenceGraph:
         self._expect(out, weight.shape[0], x.rows)
 
     def _expect_pages(self, k_pages: ArrayLike, v_pages: ArrayLike) -> None:
-        expect("k_pages", k_pages, "float16 float32", ("P", "G", self._limits.page_size, "C"))
-        expect("v_pages", v_pages, str(k_pages.dtype), tuple(k_pages.shape))
+        check_pages(k_pages, v_pages, "G", "C")
+        if k_pages.shape[3] != self._limits.page_size:
+            raise ValueError(f"pages must hold {self._limits.page_size} tokens, got {k_pages.shape[3]}")
         self._num_pages = min(self._num_pages, k_pages.shape[0])
 
 
