@@ -1,0 +1,107 @@
+"""Special token ids of a GGUF vocabulary: where a generation begins, ends, and what pads.
+
+GGUF names one eos and sometimes an eot and eom; chat models end a turn with others, known by their text alone. An id
+counts as the end of a generation if the metadata says so or if its text is in ``_END_TEXTS``.
+"""
+
+import numpy as np
+
+from ftd.errors import InvalidGguf
+from ftd.ftw.format import Tokens
+from ftd.ftw.gguf import Value
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+_END_TEXTS = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|> "
+    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <turn|> <|tool_response> "
+    "<｜end▁of▁sentence｜> [e~[ <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>".split()
+)
+# Two of these mean "harmony": there <|end|> closes one message of several, not the generation.
+_HARMONY_TEXTS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|calls|>", "<|flush|>"}))
+_ADD_BOS_PRE = frozenset(
+    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken chameleon".split()
+)
+
+
+def token_texts(metadata: dict[str, Value]) -> list[str]:
+    """Return the texts of all tokens; raise InvalidGguf if they are not there or one is there twice."""
+    texts = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(texts, list) or not texts:
+        raise InvalidGguf("tokenizer.ggml.tokens is not an array of strings")
+    texts = [text or f"[EMPTY_{index}]" for index, text in enumerate(texts)]
+    if len(set(texts)) != len(texts):
+        raise InvalidGguf("tokenizer.ggml.tokens has a token twice")
+    return texts
+
+
+def token_types(metadata: dict[str, Value], count: int) -> list[int]:
+    """Return the type of each token; all are normal if the file does not say."""
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return [NORMAL] * count
+    if not isinstance(types, np.ndarray) or types.dtype.kind not in "iu" or len(types) != count:
+        raise InvalidGguf(f"tokenizer.ggml.token_type is not an array of {count} integers")
+    kinds: list[int] = types.tolist()
+    return kinds
+
+
+def token_id(metadata: dict[str, Value], name: str, count: int) -> int | None:
+    """Return ``tokenizer.ggml.NAME_token_id``, or None if it is not set; raise InvalidGguf if it is no token."""
+    value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidGguf(f"tokenizer.ggml.{name}_token_id is not an integer: {value!r:.50}")
+    if value in (-1, 0xFFFFFFFF):
+        return None
+    if not 0 <= value < count:
+        raise InvalidGguf(f"tokenizer.ggml.{name}_token_id is not between 0 and {count - 1}: {value}")
+    return value
+
+
+def flag(metadata: dict[str, Value], name: str, default: bool) -> bool:
+    """Return the bool ``tokenizer.ggml.NAME``."""
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, bool):
+        raise InvalidGguf(f"tokenizer.ggml.{name} is not a bool: {value!r:.50}")
+    return value
+
+
+def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
+    """Return the special ids of a model; all are below ``vocab_size``."""
+    texts = token_texts(metadata)
+    count = min(len(texts), vocab_size)
+    spm = metadata.get("tokenizer.ggml.model") == "llama"
+    pre = metadata.get("tokenizer.ggml.pre")
+    bos = token_id(metadata, "bos", count)
+    add_bos = flag(metadata, "add_bos_token", spm or (isinstance(pre, str) and pre in _ADD_BOS_PRE))
+    eos = [token_id(metadata, name, count) for name in ("eos", "eot", "eom")]
+    return Tokens(
+        bos_id=bos,
+        eos_ids=_end_ids(metadata, texts[:count], eos),
+        pad_id=token_id(metadata, "padding", count),
+        add_bos=add_bos and bos is not None,
+        add_eos=flag(metadata, "add_eos_token", False) and eos[0] is not None,
+    )
+
+
+def _end_ids(metadata: dict[str, Value], texts: list[str], named: list[int | None]) -> list[int]:
+    """Return the ids that end a generation, the named ones first."""
+    types = (
+        token_types(metadata, len(texts)) if len(texts) == _num_tokens(metadata) else [NORMAL] * len(texts)
+    )
+    found = {
+        text: index
+        for index, text in enumerate(texts)
+        if text in _END_TEXTS and types[index] in (CONTROL, USER_DEFINED, UNUSED)
+    }
+    if any(pair <= found.keys() for pair in _HARMONY_TEXTS):
+        found.pop("<|end|>", None)
+    ids = [token for token in named if token is not None]
+    return list(dict.fromkeys([*ids, *found.values()]))
+
+
+def _num_tokens(metadata: dict[str, Value]) -> int:
+    texts = metadata.get("tokenizer.ggml.tokens")
+    return len(texts) if isinstance(texts, list) else 0

@@ -1,0 +1,266 @@
+"""GGUF to FTW: codes and scales are kept exactly, names and row order become Hugging Face's.
+
+Tensors stream one after the other in slabs of rows, so memory stays bounded by ``SLAB_BYTES`` whatever the model's
+size. All that can be refused is refused before the first byte is written, and blobs appear only when all succeeded.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.errors import InvalidGguf
+from ftd.ftw import gguf_blocks
+from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Json
+from ftd.ftw.gguf import TYPES, GgufFile, GgufModel, TensorInfo
+from ftd.ftw.gguf_families import Family, Part, Settings, family_of, hyperparameters
+from ftd.ftw.gguf_tokens import special_tokens
+from ftd.ftw.sink import BlobSink
+from ftd.ftw.tokenizer_json import tokenizer_json
+from ftd.ftw.writer import BlobDescriptor, FtwWriter
+from ftd.kernels.quant import FORMATS
+from ftd.log import fields
+
+log = logging.getLogger(__name__)
+
+SLAB_BYTES = 32 << 20
+SHOWN_ITEMS = 5  # longer metadata arrays are shown as empty, as Ollama does
+_BLOCK_BYTES = {name: (block, block_bytes) for name, block, block_bytes in TYPES.values()}
+_LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.(.+)", re.ASCII)
+Progress = Callable[[int, int], None]
+
+_FILE_TYPES = {
+    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
+    **{
+        12: "Q3_K_M",
+        13: "Q3_K_L",
+        14: "Q4_K_S",
+        15: "Q4_K_M",
+        16: "Q5_K_S",
+        17: "Q5_K_M",
+        18: "Q6_K",
+        32: "BF16",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """What an import made: the config blob, the other blobs, and what the manifest's other layers will hold."""
+
+    config: FtwConfig
+    config_digest: str
+    config_size: int
+    blobs: tuple[BlobDescriptor, ...]
+    chat_template: str | None
+    system: str | None = None
+    parameters: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One tensor to copy; ``head_dim`` is set where rows must be sorted back."""
+
+    file: GgufFile
+    info: TensorInfo
+    name: str
+    format: str
+    shape: tuple[int, int]
+    head_dim: int
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_progress) -> ImportedModel:
+    """Convert a GGUF model to FTW blobs in ``sink``.
+
+    paths: one file, any one shard with the others beside it, or all shards in any order.
+    progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidGguf or Unsupported.
+    """
+    started = time.monotonic()
+    with GgufModel.open(paths) as model:
+        family, settings = family_of(model)
+        hyper = hyperparameters(family, settings, model)
+        plan = _plan(family, model, hyper)
+        tokenizer = tokenizer_json(model.metadata, vocab_size=int(str(hyper["vocab_size"]))).encode()
+        draft = FtwConfig(
+            architecture=family.model_type,
+            hyperparameters=hyper,
+            quantization=_quantization(model),
+            parameter_count=sum(tensor.num_values for tensor in model.tensors),
+            tokens=special_tokens(model.metadata, int(str(hyper["vocab_size"]))),
+            tensors=[],
+            blobs=[],
+            metadata=shown_metadata(model),
+            provenance={"source": "gguf", "files": [file.path.name for file in model.files]},
+        )
+        template = model.metadata.get("tokenizer.chat_template")
+        total = sum(planned.info.num_bytes for planned in plan)
+        with FtwWriter(sink) as writer:
+            done = 0
+            for planned in plan:
+                writer.add(planned.name, planned.format, planned.shape, _planes(planned))
+                done += planned.info.num_bytes
+                progress(done, total)
+            with sink.new() as blob:
+                blob.write(tokenizer)
+                tokenizer_blob = BlobDescriptor(TOKENIZER_MEDIA_TYPE, *blob.commit())
+            written = writer.finish(draft)
+    seconds = time.monotonic() - started
+    log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / seconds / 1e6))
+    return ImportedModel(
+        config=written.config,
+        config_digest=written.config_blob.digest,
+        config_size=written.config_blob.size,
+        blobs=(*written.weights, tokenizer_blob),
+        chat_template=template if isinstance(template, str) and template else None,
+    )
+
+
+def _plan(family: Family, model: GgufModel, hyper: dict[str, Json]) -> list[_Planned]:
+    """Match the model's tensors with the family's; return them in the order in which a step uses them."""
+    number = {key: value for key, value in hyper.items() if isinstance(value, int)}
+    head_dim = number["head_dim"]
+    size = {
+        "D": number["hidden_size"],
+        "F": number["intermediate_size"],
+        "V": number["vocab_size"],
+        "Q": number["num_attention_heads"] * head_dim,
+        "W": number["num_key_value_heads"] * head_dim,
+        "C": head_dim,
+    }
+    wanted: list[tuple[str, str, Part]] = [
+        (part.gguf, part.name, part) for part in family.outer if part.name.startswith("model.embed")
+    ]
+    for layer in range(number["num_hidden_layers"]):
+        wanted += [
+            (f"blk.{layer}.{part.gguf}", f"model.layers.{layer}.{part.name}", part) for part in family.layer
+        ]
+    wanted += [
+        (part.gguf, part.name, part) for part in family.outer if not part.name.startswith("model.embed")
+    ]
+    plan = []
+    for gguf_name, name, part in wanted:
+        if gguf_name in model.source:
+            file, info = model.source[gguf_name]
+            plan.append(
+                _planned(file, info, name, part, tuple(size[letter] for letter in part.shape), head_dim)
+            )
+        elif part.required:
+            raise InvalidGguf(f"tensor {gguf_name} is missing")
+    known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
+    unknown = [name for name in model.source if name not in known]
+    if unknown:
+        raise InvalidGguf(
+            f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
+        )
+    return plan
+
+
+def _planned(
+    file: GgufFile, info: TensorInfo, name: str, part: Part, shape: tuple[int, ...], head_dim: int
+) -> _Planned:
+    if info.dims != tuple(reversed(shape)):
+        raise InvalidGguf(f"tensor {info.name} has dims {list(info.dims)} instead of {list(reversed(shape))}")
+    matrix = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+    format = gguf_blocks.format_of(info.type, info.name)
+    if len(shape) == 1:
+        if FORMATS[format].block != 1:
+            raise InvalidGguf(f"tensor {info.name} is a vector and must not be quantised: {info.type}")
+        format = "f32"
+    if part.interleaved and head_dim % 2:
+        raise InvalidGguf(f"the head size is odd: {head_dim}")
+    return _Planned(file, info, name, format, matrix, head_dim if part.interleaved else 0)
+
+
+def _planes(planned: _Planned) -> list[Iterator[NDArray[np.generic]]]:
+    if planned.shape[0] == 1:
+        return [iter([_vector(planned)])]
+    source = _Slabs(planned)
+    return [source.plane(plane.name) for plane in FORMATS[planned.format].planes]
+
+
+def _vector(planned: _Planned) -> NDArray[np.generic]:
+    """Return a 1-D tensor as f32, which holds every f16 and bf16 exactly."""
+    raw = planned.file.read(planned.info)
+    values: NDArray[np.generic]
+    if planned.info.type == "BF16":
+        values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = raw.view("<f4" if planned.info.type == "F32" else "<f2").astype(np.float32)
+    return _halves(values.reshape(-1, 1), planned.head_dim) if planned.head_dim else values
+
+
+def _halves(rows: NDArray[np.generic], head_dim: int) -> NDArray[np.generic]:
+    """Sort rows from neighbours (0, C/2, 1, C/2 + 1, …) back to halves (0, 1, 2, …) inside each head."""
+    heads = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
+    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
+
+
+class _Slabs:
+    """The rows of one tensor in slabs of whole heads; keeps the last slab, so that small tensors are read once."""
+
+    def __init__(self, planned: _Planned) -> None:
+        self._planned = planned
+        block, block_bytes = _BLOCK_BYTES[planned.info.type]
+        self._block_bytes = block_bytes
+        self._row_bytes = planned.shape[1] // block * block_bytes
+        unit = planned.head_dim or 1
+        self._rows = max(SLAB_BYTES // self._row_bytes // unit, 1) * unit
+        self._first = -1
+        self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def plane(self, name: str) -> Iterator[NDArray[np.generic]]:
+        """Yield one plane, slab by slab."""
+        for first in range(0, self._planned.shape[0], self._rows):
+            rows = min(self._rows, self._planned.shape[0] - first)
+            if first != self._first:
+                raw = self._planned.file.read(
+                    self._planned.info, first * self._row_bytes, rows * self._row_bytes
+                )
+                self._slab, self._first = raw.reshape(-1, self._block_bytes), first
+            out = gguf_blocks.plane(self._planned.info.type, name, self._slab)
+            if self._planned.head_dim:
+                yield _halves(out.reshape(rows, -1), self._planned.head_dim)
+            else:
+                yield out
+
+
+def _quantization(model: GgufModel) -> str:
+    """Return the model's quantisation as people call it; without a file type, the type of most bytes."""
+    file_type = model.metadata.get("general.file_type")
+    if isinstance(file_type, int) and file_type in _FILE_TYPES:
+        return _FILE_TYPES[file_type]
+    bytes_by_type: dict[str, int] = {}
+    for tensor in model.tensors:
+        bytes_by_type[tensor.type] = bytes_by_type.get(tensor.type, 0) + tensor.num_bytes
+    return max(bytes_by_type, key=lambda name: bytes_by_type[name], default="unknown")
+
+
+def shown_metadata(model: GgufModel) -> dict[str, Json]:
+    """Return the GGUF metadata as JSON values: arrays of more than five become empty, non-finite numbers None."""
+    shown: dict[str, Json] = {}
+    for key, value in model.metadata.items():
+        if key in ("tokenizer.chat_template", "general.name"):
+            continue
+        if isinstance(value, list):
+            shown[key] = value if len(value) <= SHOWN_ITEMS else []
+        elif isinstance(value, np.ndarray):
+            shown[key] = [_finite(item) for item in value.tolist()] if len(value) <= SHOWN_ITEMS else []
+        else:
+            shown[key] = _finite(value)
+    shown["general.parameter_count"] = sum(tensor.num_values for tensor in model.tensors)
+    return shown
+
+
+def _finite(value: bool | int | float | str) -> Json:
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value

@@ -1,0 +1,204 @@
+"""Read FTW: the config, then whole blobs into memory by parallel direct I/O, then tensors as views.
+
+Blobs land in anonymous memory (page-aligned, huge pages where the kernel gives them) and are never copied again.
+Where the file system refuses O_DIRECT the same code reads through the page cache and says so in the log.
+"""
+
+import hashlib
+import logging
+import mmap
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.errors import BlobNotFound, DamagedBlob, InvalidFtw
+from ftd.ftw.format import MAX_CONFIG_BYTES, BlobEntry, FtwConfig, TensorEntry, parse_config, validate
+from ftd.kernels.quant import FORMATS, QuantMatrix
+from ftd.log import fields
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 4 << 20  # large enough for full rate, small enough that all threads finish together
+READ_THREADS = 8
+Progress = Callable[[int, int], None]
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def read_config(path: Path) -> FtwConfig:
+    """Return the validated config in the file ``path``; raise InvalidFtw or BlobNotFound."""
+    size = _size(path, path.name)
+    if size > MAX_CONFIG_BYTES:
+        raise InvalidFtw(f"config is larger than {MAX_CONFIG_BYTES} bytes: {size}")
+    return parse_config(path.read_bytes())
+
+
+def load_blobs(
+    config: FtwConfig,
+    blob_paths: Mapping[str, Path],
+    progress: Progress = _no_progress,
+    *,
+    verify: bool = False,
+    num_threads: int = READ_THREADS,
+) -> list[NDArray[np.uint8]]:
+    """Return the bytes of every blob of ``config``, in its order.
+
+    blob_paths: digest -> file. progress(done_bytes, total_bytes) is called from reader threads, one at a time.
+    verify also compares the hash of each chunk. Raises InvalidFtw, BlobNotFound, DamagedBlob; sizes are compared
+    before any memory is taken.
+    """
+    sizes = {}
+    for blob in config.blobs:
+        if blob.digest not in blob_paths:
+            raise BlobNotFound(f"blob not found: {blob.digest}")
+        sizes[blob.digest] = _size(Path(blob_paths[blob.digest]), blob.digest)
+        if sizes[blob.digest] != blob.size:
+            raise DamagedBlob(
+                f"{blob.digest} has {sizes[blob.digest]} bytes instead of {blob.size}", "pull the model again"
+            )
+    validate(config, sizes)
+    counter = _Counter(progress, sum(sizes.values()))
+    started = time.monotonic()
+    arrays = []
+    with ThreadPoolExecutor(num_threads, "ftw-read") as threads:
+        for blob in config.blobs:
+            array = _allocate(blob.size)
+            _read_blob(blob, Path(blob_paths[blob.digest]), memoryview(array), threads, counter)
+            arrays.append(array)
+        if verify:
+            for blob, array in zip(config.blobs, arrays, strict=True):
+                _verify(blob, memoryview(array), threads)
+    seconds = time.monotonic() - started
+    log.info(
+        fields(
+            "weights read",
+            bytes=counter.total,
+            seconds=seconds,
+            gbps=counter.total / max(seconds, 1e-9) / 1e9,
+        )
+    )
+    return arrays
+
+
+def tensors(config: FtwConfig, blobs: Sequence[NDArray[np.uint8]]) -> dict[str, QuantMatrix]:
+    """Return every dense tensor of ``config`` as views into ``blobs``, which must outlive them."""
+    return {entry.name: matrix(entry, blobs[entry.blob]) for entry in config.tensors}
+
+
+def matrix(entry: TensorEntry, data: NDArray[np.uint8]) -> QuantMatrix:
+    """Return one tensor as views into ``data``, the bytes of its blob or of one expert record."""
+    spec = FORMATS[entry.format]
+    planes: list[NDArray[np.generic]] = []
+    for plane, place in zip(spec.planes, entry.planes, strict=True):
+        rows, items = spec.plane_shape(plane, entry.shape)
+        dtype = np.dtype(plane.dtype)
+        num_bytes = rows * items * dtype.itemsize
+        planes.append(data[place.offset : place.offset + num_bytes].view(dtype).reshape(rows, items))
+    return QuantMatrix(entry.format, entry.shape, tuple(planes))
+
+
+class _Counter:
+    """Adds up bytes over threads and reports them one call at a time, never falling."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done = 0
+        self.total = total
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self._done += num_bytes
+            self._progress(self._done, self.total)
+
+
+def _size(path: Path, name: str) -> int:
+    try:
+        status = path.stat()
+    except OSError as exc:
+        raise BlobNotFound(f"blob not found: {name}", "pull the model again") from exc
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedBlob(f"not a regular file: {name}")
+    return status.st_size
+
+
+def _allocate(num_bytes: int) -> NDArray[np.uint8]:
+    area = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            area.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as exc:  # a kernel without transparent huge pages: slower, not wrong
+            log.debug(fields("huge pages refused", reason=exc.strerror))
+    return np.frombuffer(area, np.uint8)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Return a descriptor and whether it bypasses the page cache."""
+    if hasattr(os, "O_DIRECT"):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
+        except OSError as exc:
+            log.info(fields("direct reads refused", file=path.name, reason=exc.strerror))
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _read_blob(
+    blob: BlobEntry, path: Path, target: memoryview, threads: ThreadPoolExecutor, counter: _Counter
+) -> None:
+    descriptor, direct = _open(path)
+    try:
+        if direct:
+            try:
+                os.preadv(descriptor, [target[:4096]], 0)
+            except OSError as exc:  # some file systems accept the flag and refuse the read
+                log.info(fields("direct reads refused", file=path.name, reason=exc.strerror))
+                os.close(descriptor)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        runs = [
+            threads.submit(_read_run, blob, descriptor, target[start : start + READ_BYTES], start, counter)
+            for start in range(0, blob.size, READ_BYTES)
+        ]
+        try:
+            for run in runs:
+                run.result()
+        finally:
+            for run in runs:
+                run.cancel()
+            for run in runs:
+                if not run.cancelled():
+                    run.exception()  # the descriptor may be closed only when no thread reads from it
+    finally:
+        os.close(descriptor)
+
+
+def _read_run(blob: BlobEntry, descriptor: int, target: memoryview, start: int, counter: _Counter) -> None:
+    done = 0
+    while done < len(target):
+        try:
+            got = os.preadv(descriptor, [target[done:]], start + done)
+        except OSError as exc:
+            raise DamagedBlob(f"cannot read {blob.digest} at byte {start + done}: {exc.strerror}") from exc
+        if got == 0:
+            raise DamagedBlob(f"{blob.digest} ends at byte {start + done} instead of {blob.size}")
+        done += got
+        if done < len(target):
+            done -= done % 4096  # the next direct read must start at a block
+    counter.add(len(target))
+
+
+def _verify(blob: BlobEntry, data: memoryview, threads: ThreadPoolExecutor) -> None:
+    parts = [data[start : start + blob.chunk_bytes] for start in range(0, blob.size, blob.chunk_bytes)]
+    for index, (wanted, got) in enumerate(
+        zip(blob.chunks, threads.map(lambda part: hashlib.sha256(part).hexdigest(), parts), strict=True)
+    ):
+        if wanted != got:
+            raise DamagedBlob(f"chunk {index} of {blob.digest} has changed", "pull the model again")

@@ -1,0 +1,97 @@
+"""Where new blobs go: the two protocols that the writer needs, and a sink that is a plain directory.
+
+``ftd.registry`` has the sink of the store. A blob appears under its name only after ``commit``: bytes go to a
+temporary file, then fsync, then rename; leaving the ``with`` block without a commit removes what was written.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from ftd.errors import DigestMismatch
+
+
+class BlobWriter(Protocol):
+    """One blob while it is written."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Append ``data``."""
+
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
+        """Name the blob by its digest and return (digest, size); raise DigestMismatch if it is not ``expected``."""
+
+    def abort(self) -> None:
+        """Throw away what was written."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+class BlobSink(Protocol):
+    """Makes blob writers."""
+
+    def new(self) -> BlobWriter:
+        """Return a writer for one more blob."""
+
+
+class DirectorySink:
+    """Blobs as ``sha256-<hex>`` files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def new(self) -> "DirectoryBlobWriter":
+        """Return a writer for one more blob."""
+        return DirectoryBlobWriter(self.directory)
+
+    def path(self, digest: str) -> Path:
+        """Return where the blob of ``digest`` lies or would lie."""
+        return self.directory / digest.replace(":", "-")
+
+
+class DirectoryBlobWriter:
+    """A temporary file in the sink's directory; owns its file descriptor until commit or abort."""
+
+    def __init__(self, directory: Path) -> None:
+        descriptor, name = tempfile.mkstemp(prefix="partial-", dir=directory)
+        self._file = os.fdopen(descriptor, "wb")
+        self._path = Path(name)
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append ``data``."""
+        self._file.write(data)
+        self._hash.update(data)
+        self._size += len(data)
+
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
+        """Flush to disk, rename, and return (digest, size)."""
+        digest = f"sha256:{self._hash.hexdigest()}"
+        if expected is not None and expected != digest:
+            self.abort()
+            raise DigestMismatch(f"blob has digest {digest}, expected {expected}")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._path, self._path.parent / digest.replace(":", "-"))
+        return digest, self._size
+
+    def abort(self) -> None:
+        """Remove the temporary file, if there still is one."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
