@@ -1,9 +1,9 @@
-"""FTW version 1: how a model's weights lie on disk, and the one function that decides whether a config is true.
+"""FTW version 1: how a model's weights lie on disk, and the one function that decides if a config is true.
 
     config blob   application/vnd.ftd.config.v1+json      UTF-8 JSON of FtwConfig, at most 64 MiB
     dense blob    application/vnd.ftd.weights.dense.v1    every tensor outside the experts
     expert blobs  application/vnd.ftd.weights.experts.v1  expert records, never split over two blobs
-    tokenizer     application/vnd.ftd.tokenizer.v1+json   tokenizer.json; named by the manifest, not by the config
+    tokenizer     application/vnd.ftd.tokenizer.v1+json   tokenizer.json; named by the manifest only
 
 A dense blob is planes and zero padding; the tensor table in the config says where each plane lies:
 
@@ -11,18 +11,20 @@ A dense blob is planes and zero padding; the tensor table in the config says whe
     ├ tensor 0 ─┴── plane ┄ 64 ┄ plane ┄┼ tensor 1 ──── plane ┄ 64 ┄ plane ┄┄ zeros to a multiple of 4096 ┤
       first plane of a tensor: offset = 0 mod 4096       its other planes: offset = 0 mod 64
 
-Planes are those of ``ftd.kernels.quant.FORMATS`` in that order: row-major, little-endian, N rows. A 1-D tensor has
-shape [1, D]. Blob sizes are multiples of 4096, so that the last block can be read with direct I/O.
+Planes are those of ``ftd.kernels.quant.FORMATS`` in that order: row-major, little-endian, N rows. A 1-D
+tensor has shape [1, D]. Blob sizes are multiples of 4096, so that the last block can be read with direct I/O.
 
-An expert record is one run of S bytes (S = 0 mod 4096, the same for all records) with every tensor of one expert of
-one layer; ``experts.layouts`` says where each plane lies inside a record, offsets as above but from its start:
+An expert record is one run of S bytes (S = 0 mod 4096, the same for all records) with every tensor of one
+expert of one layer; ``experts.layouts`` says where each plane lies inside a record, offsets as above but from
+its start:
 
     flat id = l * E + e          l counts the rows of experts.layers, e the experts of that layer
     blob    = experts.blobs[flat // records_per_blob]
     offset  = (flat % records_per_blob) * S          every blob is full except the last
 
-Each blob carries the sha256 of every ``chunk_bytes`` of it (the last chunk may be short), so that one bad chunk is
-found, and fetched again, alone. Nothing here is trusted before ``validate`` returned: all sizes are Python integers.
+Each blob carries the sha256 of every ``chunk_bytes`` of it (the last chunk may be short), so that one bad
+chunk is found, and fetched again, alone. Nothing here is trusted before ``validate`` returned: all sizes are
+Python integers.
 """
 
 import math
@@ -118,7 +120,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class FtwConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a model except its weights, its tokenizer and its prompts.
 
-    architecture and hyperparameters use Hugging Face's model_type and config.json names; metadata is for people.
+    architecture and hyperparameters use Hugging Face's names (model_type, config.json); metadata is for
+    people.
     """
 
     format: str = "ftw"
@@ -238,7 +241,7 @@ def _check_blob(blob: BlobEntry) -> None:
 
 
 def _check_tensor(entry: TensorEntry, size: int) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, label) of each plane after checking it against a blob or record of ``size`` bytes."""
+    """Yield (start, end, label) of each plane once it is known to fit a blob or record of ``size`` bytes."""
     if not _NAME.fullmatch(entry.name):
         raise InvalidFtw(f"tensor name is not allowed: {entry.name!r:.100}")
     spec = FORMATS.get(entry.format)
@@ -257,7 +260,7 @@ def _check_tensor(entry: TensorEntry, size: int) -> Iterator[tuple[int, int, str
             )
         if plane.offset + num_bytes > size:
             raise InvalidFtw(
-                f"{entry.name}.{plane.name} ends behind its blob: offset {plane.offset} + {num_bytes} > {size}"
+                f"{entry.name}.{plane.name} ends behind its blob: {plane.offset} + {num_bytes} > {size}"
             )
         yield plane.offset, plane.offset + num_bytes, f"{entry.name}.{plane.name}"
         alignment = PLANE_ALIGNMENT_BYTES

@@ -1,21 +1,20 @@
-"""GGUF versions 2 and 3, read with bounds: metadata and tensor infos of one file or of a set of shards.
+"""GGUF versions 2 and 3, read with bounds: the metadata and tensor infos of one file.
 
     file   := "GGUF" · version u32 · tensors u64 · pairs u64 · pair… · info… · zeros to alignment · data
     pair   := key string · type u32 · value
     string := bytes u64 · UTF-8
     array  := element type u32 · elements u64 · element…         (arrays of arrays are refused)
-    info   := name string · dims u32 · dim u64… · type u32 · offset u64 (from the start of data, 0 mod alignment)
+    info   := name string · dims u32 · dim u64… · type u32 · offset u64 (in data; 0 mod alignment)
 
-Everything is little-endian; dims[0] is the length of a row. No count, length or offset is believed: each is compared
-with the bytes that are left in the file before anything is allocated, and every fault raises InvalidGguf.
+Everything is little-endian; dims[0] is the length of a row. No count, length or offset is believed: each is
+compared with the bytes left in the file before anything is allocated, and every fault raises InvalidGguf.
 """
 
 import os
-import re
 import stat
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,7 +31,6 @@ MAX_ITEMS = 1 << 23  # array elements of one file; the largest vocabularies have
 MAX_KEY_BYTES = 65535
 MAX_NAME_BYTES = 256
 MAX_ALIGNMENT = 1 << 20
-MAX_SHARDS = 4096
 _FIRST_READ_BYTES = 1 << 20
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -48,7 +46,6 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
-_SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 Value = bool | int | float | str | list[str] | NDArray[np.generic]
 
@@ -92,7 +89,7 @@ TYPES: dict[int, tuple[str, int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: ggml type name, dims as in the file (row length first), absolute offset and size in bytes."""
+    """One tensor: ggml type name, dims as in the file (row length first), absolute offset, size in bytes."""
 
     name: str
     type: str
@@ -110,7 +107,7 @@ class TensorInfo:
 
 
 class _Cursor:
-    """Reads the header front to back; keeps what was read in memory, never more than the header needs twice."""
+    """Reads the header front to back and holds it in memory, with at most as much again read ahead."""
 
     def __init__(self, descriptor: int, file_bytes: int) -> None:
         self._descriptor = descriptor
@@ -247,11 +244,11 @@ class GgufFile:
         return cls(path, descriptor, version, file_bytes, metadata, tensors)
 
     def read(self, tensor: TensorInfo, start: int = 0, num_bytes: int | None = None) -> NDArray[np.uint8]:
-        """Return ``num_bytes`` of a tensor from its byte ``start`` on; raise InvalidGguf if the file is shorter."""
+        """Return ``num_bytes`` of a tensor from its byte ``start`` on; raise InvalidGguf at the end."""
         wanted = tensor.num_bytes - start if num_bytes is None else num_bytes
-        assert 0 <= start and 0 <= wanted and start + wanted <= tensor.num_bytes
+        assert min(start, wanted) >= 0 and start + wanted <= tensor.num_bytes
         out: NDArray[np.uint8] = np.empty(wanted, np.uint8)
-        view, done = memoryview(out), 0
+        view, done = out.data, 0
         while done < wanted:
             got = os.preadv(self.descriptor, [view[done:]], tensor.offset + start + done)
             if got == 0:
@@ -321,91 +318,7 @@ def _place(infos: list[TensorInfo], alignment: int, data_start: int, file_bytes:
     if len({info.name for info in placed}) != len(placed):
         raise InvalidGguf("two tensors have the same name")
     in_order = sorted(placed, key=lambda info: info.offset)
-    for before, after in zip(in_order, in_order[1:], strict=False):
+    for before, after in pairwise(in_order):
         if before.offset + before.num_bytes > after.offset:
             raise InvalidGguf(f"tensors overlap: {before.name!r} and {after.name!r} at {after.offset}")
     return placed
-
-
-class GgufModel:
-    """The shards of one model as one: metadata of the first shard, tensors of all. Owns the open files."""
-
-    def __init__(self, files: list[GgufFile]) -> None:
-        self.files = files
-        self.metadata = files[0].metadata
-        self.source: dict[str, tuple[GgufFile, TensorInfo]] = {}
-        for file in files:
-            for tensor in file.tensors:
-                if tensor.name in self.source:
-                    raise InvalidGguf(f"tensor {tensor.name!r} is in two shards")
-                self.source[tensor.name] = (file, tensor)
-        wanted = self.metadata.get("split.tensors.count")
-        if wanted is not None and wanted != len(self.source):
-            raise InvalidGguf(f"the shards have {len(self.source)} tensors instead of {wanted}")
-
-    @classmethod
-    def open(cls, paths: Sequence[Path]) -> "GgufModel":
-        """Open one file, any one shard of a set (the others lie beside it), or all shards in any order."""
-        if not paths:
-            raise InvalidGguf("no GGUF file given")
-        files: list[GgufFile] = []
-        try:
-            files.append(GgufFile.open(paths[0]))
-            count = _split(files[0], "split.count", 1)
-            if not 1 <= count <= MAX_SHARDS:
-                raise InvalidGguf(f"split.count is not between 1 and {MAX_SHARDS}: {count}")
-            if len(paths) == 1 and count > 1:
-                paths = [paths[0], *(path for path in shard_paths(paths[0], count) if path != paths[0])]
-            if len(paths) != count:
-                raise InvalidGguf(f"the model has {count} shards, got {len(paths)}", "give all its files")
-            files.extend(GgufFile.open(path) for path in paths[1:])
-            files.sort(key=lambda file: _split(file, "split.no", 0))
-            if [(_split(file, "split.no", 0), _split(file, "split.count", 1)) for file in files] != [
-                (number, count) for number in range(count)
-            ]:
-                raise InvalidGguf(f"the files are not shards 1 to {count} of one model")
-            return cls(files)
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
-
-    @property
-    def tensors(self) -> Iterator[TensorInfo]:
-        """All tensors, in the order of the files."""
-        return (tensor for _, tensor in self.source.values())
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self.files:
-            file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _split(file: GgufFile, key: str, default: int) -> int:
-    value = file.metadata.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidGguf(f"{key} is not an integer: {value!r:.50}")
-    return value
-
-
-def shard_paths(path: Path, count: int) -> list[Path]:
-    """Return the files of all ``count`` shards, given one of them; raise InvalidGguf if one is missing."""
-    match = _SHARD_NAME.fullmatch(path.name)
-    if match is None or int(match[3]) != count:
-        raise InvalidGguf(
-            f"{path.name} is one of {count} shards but is not called …-00001-of-{count:05}.gguf",
-            "give all its files",
-        )
-    paths = [path.with_name(f"{match[1]}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    missing = [other.name for other in paths if not other.exists()]
-    if missing:
-        raise InvalidGguf(f"shards are missing: {' '.join(missing)[:500]}")
-    return paths

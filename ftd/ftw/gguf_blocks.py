@@ -4,13 +4,13 @@
     Q8_0         d f16 · 32 codes i8
     Q4_0         d f16 · 16 nibble pairs            byte j: value j low, value j + 16 high (FTW's own order)
     Q4_1         d f16 · m f16 · 16 nibble pairs
-    Q5_0 Q5_1    as Q4_0 and Q4_1 with a u32 of high bits before the nibbles, bit i for value i (FTW's own order)
+    Q5_0 Q5_1    as Q4_0 and Q4_1 with a u32 of high bits before the nibbles, bit i for value i (FTW's order)
     Q4_K         d f16 · dmin f16 · 12 bytes of 6-bit scales and mins · 128 nibble pairs
-    Q5_K         as Q4_K with 32 bytes of high bits before the nibbles: bit b of byte i for value i of sub-block b
+    Q5_K         as Q4_K with 32 bytes of high bits before the nibbles: bit b of byte i for value i of block b
     Q6_K         128 nibble pairs · 64 bytes of high bits · 16 scales i8 · d f16
 
-The nibbles of Q4_K and Q5_K pair value i of an even sub-block of 32 with value i of the next; those of Q6_K pair
-values 64 apart. Both are paired again as FTW wants it. Every function returns one plane and is exact.
+The nibbles of Q4_K and Q5_K pair value i of an even sub-block of 32 with value i of the next; those of Q6_K
+pair values 64 apart. Both are paired again as FTW wants it. Every function returns one plane and is exact.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def _codes_q6_k(nibbles: Bytes) -> Bytes:
 
 
 def _high_q6_k(bits: Bytes) -> Bytes:
-    """[blocks, 64]: bits 2k of byte i of a half belong to value i of sub-block k -> 8 bytes for each sub-block."""
+    """[blocks, 64]: bits 2k of byte i of a half belong to value i of sub-block k -> 8 bytes a sub-block."""
     quarters = bits.reshape(-1, 2, 4, 8)
     out = np.empty((len(bits), 2, 4, 8), np.uint8)
     for k in range(4):

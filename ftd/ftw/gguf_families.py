@@ -1,13 +1,14 @@
 """Which GGUF architectures become FTW: their hyperparameters and tensor names in Hugging Face's words.
 
-A family lists every tensor that it knows with its shape; a model with a tensor that is not listed, without one that
-is required, or with another shape is refused, so no weight is ever dropped in silence. Letters:
+A family lists every tensor that it knows with its shape; a model with a tensor that is not listed, without
+one that is required, or with another shape is refused, so no weight is ever dropped in silence. Letters:
 
     D hidden   F mlp   V vocabulary   Q = H * C query rows   W = G * C key and value rows   C head size
 
-Row order: GGUF files of the llama architecture keep the rows of q and k interleaved, for a rotation of neighbouring
-channels. The importer sorts them back to Hugging Face's order (rotation of halves); no value changes. Norm weights
-of Gemma are stored in GGUF with one added: they are kept so, and rms_norm multiplies by them as they are.
+Row order: GGUF files of the llama architecture keep the rows of q and k interleaved, for a rotation of
+neighbouring channels. The importer sorts them back to Hugging Face's order (rotation of halves); no value
+changes. Norm weights of Gemma are stored in GGUF with one added: they are kept so, and rms_norm multiplies by
+them as is.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.format import Json
-from ftd.ftw.gguf import GgufModel, Value
+from ftd.ftw.gguf import Value
+from ftd.ftw.gguf_shards import GgufModel
 
 MAX_DIM = 1 << 24
 MAX_LAYERS = 4096
@@ -31,12 +33,12 @@ class Part:
     name: str
     shape: str
     required: bool = True
-    interleaved: str = ""
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture: Hugging Face's model_type, the tensors outside and inside the layers, more settings."""
+    """One architecture: Hugging Face's model_type, tensors outside and inside the layers, more settings."""
 
     model_type: str
     outer: tuple[Part, ...]
@@ -87,21 +89,14 @@ def shortest(value: float) -> float:
 
 
 def _attention(norms: bool = False, biases: bool = False, interleaved: bool = False) -> tuple[Part, ...]:
-    parts = [
-        Part(
-            f"attn_{letter}.weight",
-            f"self_attn.{letter}_proj.weight",
-            shape,
-            interleaved=letter if swap else "",
-        )
-        for letter, shape, swap in (("q", "QD", interleaved), ("k", "WD", interleaved), ("v", "WD", False))
-    ]
+    parts = []
+    for letter, rows in (("q", "Q"), ("k", "W"), ("v", "W")):
+        gguf, name = f"attn_{letter}", f"self_attn.{letter}_proj"
+        sort = interleaved and letter != "v"
+        parts.append(Part(f"{gguf}.weight", f"{name}.weight", f"{rows}D", interleaved=sort))
+        parts.append(Part(f"{gguf}.bias", f"{name}.bias", rows, required=biases, interleaved=sort))
     parts.append(Part("attn_output.weight", "self_attn.o_proj.weight", "DQ"))
-    parts.extend(
-        Part(f"attn_{letter}.bias", f"self_attn.{letter}_proj.bias", shape, biases, letter if swap else "")
-        for letter, shape, swap in (("q", "Q", interleaved), ("k", "W", interleaved), ("v", "W", False))
-    )
-    parts.append(Part("attn_output.bias", "self_attn.o_proj.bias", "D", False))
+    parts.append(Part("attn_output.bias", "self_attn.o_proj.bias", "D", required=False))
     if norms:
         parts.append(Part("attn_q_norm.weight", "self_attn.q_norm.weight", "C"))
         parts.append(Part("attn_k_norm.weight", "self_attn.k_norm.weight", "C"))
@@ -130,7 +125,7 @@ _OUTER = (
 )
 
 
-def _nothing(settings: Settings) -> dict[str, Json]:
+def _silu(settings: Settings) -> dict[str, Json]:
     return {"hidden_act": "silu"}
 
 
@@ -152,9 +147,9 @@ def _gemma3(settings: Settings) -> dict[str, Json]:
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("llama", _OUTER, (*_TWO_NORMS, *_attention(interleaved=True), *_MLP), _nothing),
-    "qwen2": Family("qwen2", _OUTER, (*_TWO_NORMS, *_attention(biases=True), *_MLP), _nothing),
-    "qwen3": Family("qwen3", _OUTER, (*_TWO_NORMS, *_attention(norms=True), *_MLP), _nothing),
+    "llama": Family("llama", _OUTER, (*_TWO_NORMS, *_attention(interleaved=True), *_MLP), _silu),
+    "qwen2": Family("qwen2", _OUTER, (*_TWO_NORMS, *_attention(biases=True), *_MLP), _silu),
+    "qwen3": Family("qwen3", _OUTER, (*_TWO_NORMS, *_attention(norms=True), *_MLP), _silu),
     "gemma3": Family("gemma3_text", _OUTER, (*_FOUR_NORMS, *_attention(norms=True), *_MLP), _gemma3),
 }
 

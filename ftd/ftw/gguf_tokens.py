@@ -1,7 +1,7 @@
 """Special token ids of a GGUF vocabulary: where a generation begins, ends, and what pads.
 
-GGUF names one eos and sometimes an eot and eom; chat models end a turn with others, known by their text alone. An id
-counts as the end of a generation if the metadata says so or if its text is in ``_END_TEXTS``.
+GGUF names one eos and sometimes an eot and eom; chat models end a turn with others, known by their text
+alone. An id counts as the end of a generation if the metadata says so or if its text is in ``_END_TEXTS``.
 """
 
 import numpy as np
@@ -13,14 +13,15 @@ from ftd.ftw.gguf import Value
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 _END_TEXTS = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|> "
-    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <turn|> <|tool_response> "
-    "<｜end▁of▁sentence｜> [e~[ <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>".split()
+    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <turn|> [e~[ <end_of_utterance> <|tool_response>
+    <｜end▁of▁sentence｜> <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>""".split()  # noqa: SIM905
 )
 # Two of these mean "harmony": there <|end|> closes one message of several, not the generation.
 _HARMONY_TEXTS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|calls|>", "<|flush|>"}))
 _ADD_BOS_PRE = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken chameleon".split()
+    """llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano
+    tekken chameleon""".split()  # noqa: SIM905
 )
 
 
@@ -47,7 +48,7 @@ def token_types(metadata: dict[str, Value], count: int) -> list[int]:
 
 
 def token_id(metadata: dict[str, Value], name: str, count: int) -> int | None:
-    """Return ``tokenizer.ggml.NAME_token_id``, or None if it is not set; raise InvalidGguf if it is no token."""
+    """Return ``tokenizer.ggml.NAME_token_id``, None if it is not set; raise InvalidGguf for a non-token."""
     value = metadata.get(f"tokenizer.ggml.{name}_token_id")
     if value is None:
         return None
@@ -72,36 +73,35 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
     """Return the special ids of a model; all are below ``vocab_size``."""
     texts = token_texts(metadata)
     count = min(len(texts), vocab_size)
-    spm = metadata.get("tokenizer.ggml.model") == "llama"
-    pre = metadata.get("tokenizer.ggml.pre")
     bos = token_id(metadata, "bos", count)
-    add_bos = flag(metadata, "add_bos_token", spm or (isinstance(pre, str) and pre in _ADD_BOS_PRE))
-    eos = [token_id(metadata, name, count) for name in ("eos", "eot", "eom")]
+    add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
+    eos = token_id(metadata, "eos", count)
+    named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
+    ends = _ends_by_text(texts[:count], token_types(metadata, len(texts)))
     return Tokens(
         bos_id=bos,
-        eos_ids=_end_ids(metadata, texts[:count], eos),
+        eos_ids=list(dict.fromkeys([*(token for token in named if token is not None), *ends])),
         pad_id=token_id(metadata, "padding", count),
         add_bos=add_bos and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", False) and eos[0] is not None,
+        add_eos=flag(metadata, "add_eos_token", False) and eos is not None,
     )
 
 
-def _end_ids(metadata: dict[str, Value], texts: list[str], named: list[int | None]) -> list[int]:
-    """Return the ids that end a generation, the named ones first."""
-    types = (
-        token_types(metadata, len(texts)) if len(texts) == _num_tokens(metadata) else [NORMAL] * len(texts)
+def _adds_bos(metadata: dict[str, Value]) -> bool:
+    """Say whether a bos is added where the file does not say."""
+    model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+    return isinstance(model, str) and (
+        model in ("llama", "gemma4", "bert") or (isinstance(pre, str) and pre in _ADD_BOS_PRE)
     )
+
+
+def _ends_by_text(texts: list[str], types: list[int]) -> list[int]:
+    """Return the ids of special tokens whose text says that a generation ends."""
     found = {
         text: index
         for index, text in enumerate(texts)
-        if text in _END_TEXTS and types[index] in (CONTROL, USER_DEFINED, UNUSED)
+        if text in _END_TEXTS and types[index] in (CONTROL, USER_DEFINED)
     }
     if any(pair <= found.keys() for pair in _HARMONY_TEXTS):
         found.pop("<|end|>", None)
-    ids = [token for token in named if token is not None]
-    return list(dict.fromkeys([*ids, *found.values()]))
-
-
-def _num_tokens(metadata: dict[str, Value]) -> int:
-    texts = metadata.get("tokenizer.ggml.tokens")
-    return len(texts) if isinstance(texts, list) else 0
+    return list(found.values())

@@ -1,7 +1,8 @@
 """GGUF to FTW: codes and scales are kept exactly, names and row order become Hugging Face's.
 
-Tensors stream one after the other in slabs of rows, so memory stays bounded by ``SLAB_BYTES`` whatever the model's
-size. All that can be refused is refused before the first byte is written, and blobs appear only when all succeeded.
+Tensors stream one after the other in slabs of rows, so memory stays bounded by ``SLAB_BYTES`` whatever the
+model's size. What can be refused is refused before the first byte is written; blobs appear when all
+succeeded.
 """
 
 import logging
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from ftd.errors import InvalidGguf
 from ftd.ftw import gguf_blocks
 from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Json
-from ftd.ftw.gguf import TYPES, GgufFile, GgufModel, TensorInfo
-from ftd.ftw.gguf_families import Family, Part, Settings, family_of, hyperparameters
+from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
+from ftd.ftw.gguf_families import Family, Part, family_of, hyperparameters
+from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.tokenizer_json import tokenizer_json
@@ -51,7 +53,7 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """What an import made: the config blob, the other blobs, and what the manifest's other layers will hold."""
+    """What an import made: the config blob, the other blobs, and what other layers of the manifest hold."""
 
     config: FtwConfig
     config_digest: str
@@ -114,7 +116,7 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
                 tokenizer_blob = BlobDescriptor(TOKENIZER_MEDIA_TYPE, *blob.commit())
             written = writer.finish(draft)
     seconds = time.monotonic() - started
-    log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / seconds / 1e6))
+    log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / max(seconds, 1e-9) / 1e6))
     return ImportedModel(
         config=written.config,
         config_digest=written.config_blob.digest,
@@ -205,7 +207,7 @@ def _halves(rows: NDArray[np.generic], head_dim: int) -> NDArray[np.generic]:
 
 
 class _Slabs:
-    """The rows of one tensor in slabs of whole heads; keeps the last slab, so that small tensors are read once."""
+    """The rows of one tensor in slabs of whole heads; keeps the last one: small tensors are read once."""
 
     def __init__(self, planned: _Planned) -> None:
         self._planned = planned
@@ -245,7 +247,7 @@ def _quantization(model: GgufModel) -> str:
 
 
 def shown_metadata(model: GgufModel) -> dict[str, Json]:
-    """Return the GGUF metadata as JSON values: arrays of more than five become empty, non-finite numbers None."""
+    """Return the GGUF metadata as JSON values: long arrays become empty, non-finite numbers None."""
     shown: dict[str, Json] = {}
     for key, value in model.metadata.items():
         if key in ("tokenizer.chat_template", "general.name"):

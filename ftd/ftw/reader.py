@@ -1,7 +1,8 @@
 """Read FTW: the config, then whole blobs into memory by parallel direct I/O, then tensors as views.
 
-Blobs land in anonymous memory (page-aligned, huge pages where the kernel gives them) and are never copied again.
-Where the file system refuses O_DIRECT the same code reads through the page cache and says so in the log.
+Blobs land in anonymous memory (page-aligned, huge pages where the kernel gives them), never to be copied
+again. Where the file system refuses O_DIRECT the same code reads through the page cache and says so in the
+log.
 """
 
 import hashlib
@@ -52,9 +53,9 @@ def load_blobs(
 ) -> list[NDArray[np.uint8]]:
     """Return the bytes of every blob of ``config``, in its order.
 
-    blob_paths: digest -> file. progress(done_bytes, total_bytes) is called from reader threads, one at a time.
-    verify also compares the hash of each chunk. Raises InvalidFtw, BlobNotFound, DamagedBlob; sizes are compared
-    before any memory is taken.
+    blob_paths: digest -> file. progress(done_bytes, total_bytes) is called from reader threads, one at a
+    time; verify also compares the hash of each chunk. Raises InvalidFtw, BlobNotFound, DamagedBlob; sizes are
+    compared before any memory is taken.
     """
     sizes = {}
     for blob in config.blobs:
@@ -72,11 +73,11 @@ def load_blobs(
     with ThreadPoolExecutor(num_threads, "ftw-read") as threads:
         for blob in config.blobs:
             array = _allocate(blob.size)
-            _read_blob(blob, Path(blob_paths[blob.digest]), memoryview(array), threads, counter)
+            _read_blob(blob, Path(blob_paths[blob.digest]), array.data, threads, counter)
             arrays.append(array)
         if verify:
             for blob, array in zip(config.blobs, arrays, strict=True):
-                _verify(blob, memoryview(array), threads)
+                _verify(blob, array.data, threads)
     seconds = time.monotonic() - started
     log.info(
         fields(

@@ -21,7 +21,7 @@ class BlobWriter(Protocol):
         """Append ``data``."""
 
     def commit(self, expected: str | None = None) -> tuple[str, int]:
-        """Name the blob by its digest and return (digest, size); raise DigestMismatch if it is not ``expected``."""
+        """Name the blob by its digest and return (digest, size); raise DigestMismatch if not ``expected``."""
 
     def abort(self) -> None:
         """Throw away what was written."""

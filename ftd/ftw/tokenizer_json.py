@@ -1,13 +1,14 @@
 """A GGUF vocabulary as Hugging Face's ``tokenizer.json``, token for token what llama.cpp does with it.
 
     tokenizer.ggml.model   becomes
-    gpt2                   byte-level BPE with the file's merges and the pre-tokenizer of tokenizer.ggml.pre
-    llama                  BPE over ``▁``-escaped text with byte fallback; merges rebuilt from the tokens' scores
+    gpt2                   byte-level BPE with the file's merges and the expressions of tokenizer.ggml.pre
+    llama                  BPE over ``▁``-escaped text with byte fallback; merges rebuilt from the scores
     gemma4                 BPE over ``▁``-escaped text with byte fallback and the file's merges
     bert                   WordPiece
 
-Every token of the file is in the model's vocabulary under its own id. Control and unknown tokens become special added
-tokens, user-defined ones plain added tokens. No post-processor: beginning and end tokens are the caller's business.
+Every token of the file is in the model's vocabulary under its own id. Control and unknown tokens become
+special added tokens, user-defined ones plain added tokens. No post-processor: whoever encodes adds bos and
+eos.
 """
 
 from typing import Any
@@ -20,7 +21,6 @@ from ftd.ftw.format import Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_tokens import (
     CONTROL,
-    NORMAL,
     UNKNOWN,
     USER_DEFINED,
     flag,
@@ -70,7 +70,7 @@ class _Vocabulary:
         return merges
 
     def merges_by_score(self) -> Merges:
-        """Return all ways to make a token of two others; the token with the best score first, as SPM merges."""
+        """Return all ways to make a token of two others; the best score first, as SPM merges."""
         scores = self.metadata.get("tokenizer.ggml.scores")
         if (
             not isinstance(scores, np.ndarray)
@@ -94,7 +94,7 @@ class _Vocabulary:
         return merges
 
     def added_tokens(self, strip_right: frozenset[str] = frozenset()) -> list[Json]:
-        """Return control, unknown and user-defined tokens; those in ``strip_right`` swallow blanks behind them."""
+        """Return control, unknown and user-defined tokens; ``strip_right`` ones eat blanks behind them."""
         return [
             {
                 "id": index,
@@ -113,7 +113,7 @@ class _Vocabulary:
 def tokenizer_json(metadata: dict[str, Value], vocab_size: int | None = None) -> str:
     """Return the text of ``tokenizer.json`` for a GGUF file's metadata.
 
-    vocab_size: rows of the embedding; a vocabulary that is larger is refused. Raises InvalidGguf or Unsupported.
+    vocab_size: rows of the embedding; a larger vocabulary is refused. Raises InvalidGguf or Unsupported.
     """
     model = metadata.get("tokenizer.ggml.model")
     makers = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _gemma4, "bert": _word_piece}

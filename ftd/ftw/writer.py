@@ -1,7 +1,7 @@
 """Write a model as FTW: tensors stream into one dense blob, then the config that describes it.
 
-Memory stays bounded by the slabs that the caller hands in: nothing is kept but offsets and hashes. Only ``finish``
-makes blobs visible; leaving the ``with`` block early leaves nothing behind.
+Memory stays bounded by the slabs that the caller hands in: nothing is kept but offsets and hashes. Only
+``finish`` makes blobs visible; leaving the ``with`` block early leaves nothing behind.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class ChunkHasher:
 
 
 class FtwWriter:
-    """Streams tensors into one dense blob of ``sink``. One thread; a context manager that aborts unless finished."""
+    """Streams tensors into one dense blob of ``sink``. One thread; leaving its context aborts."""
 
     def __init__(self, sink: BlobSink, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._sink = sink
@@ -101,7 +101,7 @@ class FtwWriter:
         shape: tuple[int, int],
         planes: Sequence[Iterable[NDArray[np.generic]]],
     ) -> None:
-        """Append one ``[N, K]`` tensor; each plane comes as slabs of rows, in order, and is written as it comes."""
+        """Append one ``[N, K]`` tensor; each plane comes as slabs of rows, in order."""
         spec = FORMATS[format]
         entries = []
         alignment = TENSOR_ALIGNMENT_BYTES
@@ -110,7 +110,7 @@ class FtwWriter:
             self._pad(alignment)
             start = self._position
             for slab in slabs:
-                self._write(memoryview(np.ascontiguousarray(slab).reshape(-1).view(np.uint8)))
+                self._write(np.ascontiguousarray(slab).reshape(-1).view(np.uint8).data)
             if self._position - start != num_bytes:
                 raise InvalidFtw(
                     f"{name}.{plane.name} of {format} {list(shape)} has {self._position - start} bytes "
