@@ -194,7 +194,8 @@ class Scheduler:
         while (lacking := count - self._pool.num_free) > 0:
             if self._cache.evict(lacking) == lacking or self.running[-1] is sequence:
                 break
-            chosen.pop(self.running[-1], None)
+            # the younger come after the older in every pass, so a victim is not in the batch yet
+            assert self.running[-1] not in chosen
             self._preempt(self.running[-1])
             num_preempted += 1
         return num_preempted
@@ -300,7 +301,8 @@ class Scheduler:
         assert all(self._pool.owner(page) is Owner.LIVE for page in live)
         assert len(live) == self._pool.num_live
         for sequence in self.waiting:
-            assert sequence.status is Status.WAITING and not sequence.pages and sequence.node is None
+            assert sequence.status is Status.WAITING and sequence.computed_len == 0
+            assert not sequence.pages and sequence.node is None
         orders = [sequence.order for sequence in (*self.running, *self.waiting)]
         assert orders == sorted(orders), "not in order of arrival"
         assert len(self.running) <= self.plan.max_sequences

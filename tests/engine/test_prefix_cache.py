@@ -171,6 +171,15 @@ def test_evict_skips_locked_pages() -> None:
     assert pool.num_free == 8
 
 
+def test_a_match_makes_a_leaf_the_last_to_go() -> None:
+    pool, cache = make()
+    old, new = (cache.insert(array("i", [n] * 8), pool.allocate(2)).pages for n in (1, 2))
+    cache.match(array("i", [1] * 8))
+    cache.evict(2)
+    assert cache.match(array("i", [1] * 8)).pages == old
+    assert cache.match(array("i", [2] * 8)).pages == [] and len(new) == 2
+
+
 def test_evict_takes_the_end_of_a_leaf_first() -> None:
     pool, cache = make()
     pages = fill(pool, cache, range(16))

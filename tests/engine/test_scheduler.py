@@ -273,6 +273,34 @@ def test_the_youngest_is_preempted_and_finishes_later() -> None:
     assert young.cached_len == 0
 
 
+def test_nobody_is_preempted_while_the_prefix_cache_has_pages_to_give() -> None:
+    engine = Engine(make_plan(page_size=2, num_pages=14, context=12, max_sequences=2, chunk=8))
+    for i in range(3):
+        engine.add(i, [i] * 9, 1, stop_id=-1)
+        engine.run()
+    assert engine.pool.num_free < 4
+    both = [engine.add(10 + i, [3 + i] * 5, 7, stop_id=-1) for i in range(2)]
+    engine.run()
+    assert [s.num_preemptions for s in both] == [0, 0]
+
+
+def test_a_prompt_waits_until_it_fits_beside_what_runs() -> None:
+    # the first takes 4 of 6 pages at once: the second (3 pages) would be preempted as soon as it had run
+    engine = Engine(make_plan(page_size=2, num_pages=6, context=12, max_sequences=2, chunk=8))
+    first, second = engine.add(0, [0] * 7, 4, stop_id=-1), engine.add(1, [1] * 6, 2, stop_id=-1)
+    engine.run()
+    assert (first.num_preemptions, second.num_preemptions) == (0, 0)
+
+
+def test_cached_len_is_that_of_the_first_admission() -> None:
+    engine = Engine(make_plan(page_size=2, num_pages=9, context=12, max_sequences=2, chunk=8))
+    young = [engine.add(i, [i], 11, stop_id=-1) for i in range(2)][1]
+    engine.run()
+    assert young.num_preemptions >= 1 and young.cached_len == 0
+    assert engine.scheduler.cached_tokens == 0
+    assert young.output_len == 11
+
+
 def test_prompt_and_output_end_with_length_at_the_window() -> None:
     engine = Engine(make_plan(context=20, page_size=3))
     sequence = engine.add(0, [0], 100, stop_id=-1)
