@@ -156,7 +156,7 @@ class BlobStore:
             raise BlobNotFound(f"blob not found: {digest}") from None
 
     def read(self, digest: str, max_bytes: int = 64 * 2**20) -> bytes:
-        """Return a small blob, verified; raise BlobNotFound, DamagedBlob, or CorruptData if it is too long."""
+        """Return a small blob, verified; raise BlobNotFound, DamagedBlob, or CorruptData if too long."""
         with self.open(digest) as file:
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:

@@ -125,6 +125,10 @@ class Store:
             models.append(StoredModel(name, manifest, datetime.fromtimestamp(modified).astimezone()))
         return sorted(models, key=lambda model: model.modified, reverse=True)
 
+    def tags(self, name: ModelName) -> Sequence[str]:
+        """Return all tags of the repository of a resolved name, sorted."""
+        return sorted(found.tag for found, _ in self._walk(f"{name.host}/{name.namespace}/{name.model}/*"))
+
     @contextlib.contextmanager
     def hold(self, digests: Iterable[str]) -> Iterator[None]:
         """Keep blobs from being pruned by this process while an operation is about to reference them."""
@@ -179,8 +183,8 @@ class Store:
     def _path(self, name: ModelName) -> Path:
         return self._manifests / name.host / name.namespace / name.model / name.tag
 
-    def _walk(self) -> Iterator[tuple[ModelName, Path]]:
-        for path in sorted(self._manifests.glob("*/*/*/*")):
+    def _walk(self, pattern: str = "*/*/*/*") -> Iterator[tuple[ModelName, Path]]:
+        for path in sorted(self._manifests.glob(pattern)):
             try:
                 name = ModelName(*path.relative_to(self._manifests).parts)
             except InvalidName:
