@@ -1,9 +1,11 @@
 """The engine's end of the socket to the daemon: a thread that reads, a queue, and buffered writing.
 
-The step loop never waits for the socket while there is work: ``poll`` takes what has arrived, ``wait`` blocks only
-when the engine is idle. Only the thread of the step loop may call ``send``, ``flush``, ``poll`` and ``wait``.
+The step loop never waits for the socket while there is work: ``poll`` takes what has arrived, ``wait`` blocks
+only when the engine is idle. Only the thread of the step loop may call ``send``, ``flush``, ``poll`` and
+``wait``.
 """
 
+import contextlib
 import queue
 import socket
 import threading
@@ -60,10 +62,8 @@ class Channel:
     def close(self) -> None:
         """Close the socket and end the reading thread."""
         self.is_closed = True
-        try:
+        with contextlib.suppress(OSError):  # the other end is gone already
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other end is gone already
         self._thread.join()
         self._sock.close()
 

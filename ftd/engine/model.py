@@ -8,10 +8,10 @@ from typing import Any
 
 from ftd.engine.graphs import Floats, Graph, Ints
 from ftd.engine.kv_pool import KvPool
-from ftd.engine.loader import Weights
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
+from ftd.engine.weights import Weights
 
 
 class Model:
@@ -77,3 +77,14 @@ class Model:
     def workspace_bytes(self) -> int:
         """Memory of the graph's buffers."""
         return self.graph.num_bytes
+
+
+def workspace_needs(config: ModelConfig, max_sequences: int) -> tuple[int, int]:
+    """Return the bytes of the graph's buffers: fixed (the logits), and for each token of the largest step.
+
+    The buffers are those of ``Blocks``, with as much again for activations that kernels keep quantised.
+    """
+    fixed = 4 * max_sequences * (config.vocab_size + config.hidden_size)
+    heads = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
+    widths = 3 * config.hidden_size + heads + 2 * config.intermediate_size
+    return fixed, 8 * widths

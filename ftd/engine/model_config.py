@@ -3,10 +3,10 @@
 Dimension letters, used in every shape of the engine and the kernels:
 
     T  tokens in this step, all sequences flat     E  experts in a layer           D  hidden size
-    B  sequences in the batch                      K  experts per token (top-k)    F  inner size of expert or mlp
-    S  context length of one sequence              R  slots (resident experts)     V  vocabulary
-    L  layers                                      P  pages                        H  query heads
-    G  key-value heads                             C  head size
+    B  sequences in the batch                      K  experts per token (top-k)    V  vocabulary
+    S  context length of one sequence              R  slots (resident experts)     H  query heads
+    L  layers                                      P  pages                        G  key-value heads
+    F  inner size of an expert or mlp              C  head size
     M, N, K are GEMM sizes inside a GEMM kernel only
 """
 
@@ -95,7 +95,7 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         vocab_size=values.size("vocab_size"),
         rms_norm_eps=values.number("rms_norm_eps", 1e-6, low=0.0, high=1.0),
         rope=_rope(values, head_dim),
-        max_context_tokens=values.size("max_position_embeddings"),
+        max_context_tokens=values.size("max_position_embeddings", limit=1 << 31),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         attention_bias=values.flag("attention_bias"),
         windows=_windows(values, architecture, num_layers),

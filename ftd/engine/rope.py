@@ -1,8 +1,8 @@
 """Rotary frequencies of a model: the base frequencies and the scaling rules of long-context models.
 
 Every rule turns ``theta`` into ``inv_freq`` [dim/2] f32, the angle of one position in radians for each pair
-of channels, and one factor for cosine and sine. The formulas are those that the models were trained with (linear
-interpolation; Llama 3's smoothed bands; YaRN).
+of channels, and one factor for cosine and sine. The formulas are those that the models were trained with
+(linear interpolation; Llama 3's smoothed bands; YaRN).
 """
 
 import math
@@ -31,6 +31,8 @@ def frequencies(rope: RopeConfig, max_context_tokens: int) -> tuple[NDArray[np.f
             scaled = base / _number(rope.parameters, "factor")
         case "llama3":
             scaled = _llama3(base, rope.parameters)
+        case "factors":
+            scaled = base / _factors(rope)
         case "yarn":
             scaled, scale = _yarn(base, rope, max_context_tokens)
         case _:
@@ -44,6 +46,14 @@ def _number(parameters: Mapping[str, Any], name: str, default: float | None = No
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise InvalidFtw(f"rope_scaling: {name} must be a positive number: {value!r}")
     return float(value)
+
+
+def _factors(rope: RopeConfig) -> NDArray[np.float64]:
+    """Return the divisor of each frequency, as GGUF files carry them."""
+    factors = rope.parameters.get("factors")
+    if not isinstance(factors, list) or len(factors) != rope.dim // 2:
+        raise InvalidFtw(f"rope_scaling: factors must be a list of {rope.dim // 2} numbers")
+    return np.array([_number({"factors": factor}, "factors") for factor in factors])
 
 
 def _llama3(base: NDArray[np.float64], parameters: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -1,22 +1,26 @@
-"""The engine process: ``python -m ftd.engine.worker FD [LOG_LEVEL]``, started by the daemon with a socket as FD.
+"""The engine process: ``python -m ftd.engine.worker FD [LOG_LEVEL]``, started by the daemon with a socket as
+FD.
 
-The first message must be Load. Then, between steps, it takes what the daemon sent, and runs steps while there is
-work. It ends when told to unload, when the daemon's end of the socket closes, or when a step fails in a way that
-nobody foresaw; a request that can never work only fails itself. It never imports torch on the CPU.
+The first message must be Load. Then, between steps, it takes what the daemon sent, and runs steps while there
+is work. It ends when told to unload, when the daemon's end of the socket closes, or when a step fails in a
+way that nobody foresaw; a request that can never work only fails itself. It never imports torch on the CPU.
 """
 
 import logging
 import signal
 import socket
 import sys
+import time
 
 from ftd import log
 from ftd.engine.channel import Channel, Disconnected
 from ftd.engine.engine import Engine
-from ftd.engine.messages import Cancel, Down, Embed, Failed, Generate, GetStats, Load, Unload
+from ftd.engine.messages import Cancel, Down, Embed, Failed, Generate, GetStats, Load, Progress, Unload
 from ftd.errors import EngineError, FtdError
 
 logger = logging.getLogger(__name__)
+
+PROGRESS_NS = 100_000_000
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +56,8 @@ def serve(channel: Channel) -> None:
         return
     if not isinstance(first, Load):
         raise EngineError(f"the first message must be load: {type(first).__name__}")
-    with Engine(first, channel) as engine:
+    with Engine(first, channel.send, _Reporter(channel)) as engine:
+        channel.flush()
         while True:
             message = channel.poll() if engine.has_work else channel.wait()
             while message is not None:
@@ -63,6 +68,23 @@ def serve(channel: Channel) -> None:
             if engine.has_work:
                 engine.step()
             channel.flush()
+
+
+class _Reporter:
+    """Sends Progress while weights are read, at most ten times a second; stops a load nobody awaits."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last_ns = 0
+
+    def __call__(self, completed_bytes: int, total_bytes: int) -> None:
+        if self._channel.is_closed:
+            raise Disconnected("the daemon closed the socket while the model was loading")
+        now_ns = time.monotonic_ns()
+        if now_ns - self._last_ns >= PROGRESS_NS or completed_bytes == total_bytes:
+            self._last_ns = now_ns
+            self._channel.send(Progress(completed_bytes=completed_bytes, total_bytes=total_bytes))
+            self._channel.flush()
 
 
 def handle(engine: Engine, channel: Channel, message: Down) -> None:

@@ -71,12 +71,25 @@ def test_frequencies_equal_those_of_transformers(scaling: dict[str, Any] | None)
         (LLAMA3 | {"high_freq_factor": 1.0}, InvalidFtw),
         (LLAMA3 | {"factor": float("inf")}, InvalidFtw),
         (YARN | {"beta_fast": "x"}, InvalidFtw),
+        ({"rope_type": "factors", "factors": [1.0] * 31}, InvalidFtw),
+        ({"rope_type": "factors", "factors": [0.0] * 32}, InvalidFtw),
     ],
 )
 def test_bad_scaling_is_refused(scaling: dict[str, Any], error: type[Exception]) -> None:
     config = model_config.make("llama", _hyperparameters(rope_scaling=scaling))
     with pytest.raises(error):
         rope.frequencies(config.rope, 4096)
+
+
+def test_factors_divide_each_frequency() -> None:
+    factors = [1.0 + channel / 4 for channel in range(32)]
+    config = model_config.make(
+        "llama", _hyperparameters(rope_scaling={"rope_type": "factors", "factors": factors})
+    )
+    plain = model_config.make("llama", _hyperparameters())
+    ours, scale = rope.frequencies(config.rope, 4096)
+    np.testing.assert_allclose(ours * factors, rope.frequencies(plain.rope, 4096)[0], rtol=1e-6)
+    assert scale == 1.0
 
 
 def test_a_partial_rotation_has_fewer_frequencies() -> None:

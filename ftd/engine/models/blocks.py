@@ -1,8 +1,8 @@
 """Blocks that model families are made of, recorded through the graph API.
 
-All layers share one set of buffers; ``x`` is the residual stream. A family calls ``embed``, then ``attention``
-and ``mlp`` for each layer, then ``head``. Weights are looked up by their Hugging Face names, and each look-up
-checks presence and shape, so what a family records is what it needs.
+All layers share one set of buffers; ``x`` is the residual stream. A family calls ``embed``, then
+``attention`` and ``mlp`` for each layer, then ``head``. Weights are looked up by their Hugging Face names,
+and each look-up checks presence and shape, so what a family records is what it needs.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from typing import Any
 from ftd.engine import rope
 from ftd.engine.graphs import Floats, Graph
 from ftd.engine.kv_pool import KvPool
-from ftd.engine.loader import Weights
 from ftd.engine.model_config import ModelConfig
+from ftd.engine.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,217 @@
+"""Measures one model here: load, prefill and decode rates, and how near decode comes to memory speed.
+
+    python -m ftd.engine.bench CONFIG BLOB… [--prompt-tokens N --decode-tokens N --threads N --json]
+
+Drives the engine itself, without daemon or socket, on random token ids at temperature 0: one warm-up, then
+``repetitions`` runs, of which the median counts. Each run has its own prefix cache salt, so none is warm.
+
+    bytes of a decode token   every weight that a step reads (the embedding counts where it is also the output
+                              matrix, else one row of it) + K and V of the mean context
+    bandwidth fraction        bytes of a decode token × decode tokens/s / read bandwidth measured in this run
+    outside share             part of a decode step not spent in the graph: scheduling, sampling, messages
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ftd.engine.engine import Engine
+from ftd.engine.messages import Finished, Generate, Load, SamplingParams, Up
+from ftd.errors import FtdError, InvalidOption
+from ftd.ftw import reader
+from ftd.kernels import bandwidth, cpu
+
+REPETITIONS = 3
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one bench measured; rates are medians over the repetitions."""
+
+    architecture: str
+    quantization: str
+    parameter_count: int
+    precision: str
+    num_threads: int
+    isa: str
+    prompt_tokens: int
+    decode_tokens: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    load_s: float
+    read_bytes_per_s: float
+    weight_bytes: int
+    bytes_per_decode_token: int
+    bandwidth_bytes_per_s: float
+    bandwidth_fraction: float
+    outside_share: float
+    repetitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One repetition in nanoseconds."""
+
+    prefill_ns: int
+    decode_ns: int
+    decode_graph_ns: int
+
+
+def run(
+    config_path: Path,
+    blob_paths: Mapping[str, Path],
+    *,
+    prompt_tokens: int = 512,
+    decode_tokens: int = 128,
+    num_threads: int = 0,
+    precision: str = "fast",
+    repetitions: int = REPETITIONS,
+) -> Result:
+    """Measure the model whose FTW config lies at ``config_path``; InvalidOption for impossible counts."""
+    for name, value in (("prompt", prompt_tokens), ("decode", decode_tokens), ("repetition", repetitions)):
+        if value < 1:
+            raise InvalidOption(f"number of {name} tokens or runs must be at least 1: {value}")
+    if precision not in ("fast", "f32"):
+        raise InvalidOption(f"precision must be fast or f32: {precision}")
+    sent: list[Up] = []
+    load = Load(
+        config_path=str(config_path),
+        blob_paths={digest: str(path) for digest, path in blob_paths.items()},
+        context_tokens=prompt_tokens + decode_tokens + 1,
+        max_sequences=1,
+        num_threads=num_threads,
+        precision="f32" if precision == "f32" else "fast",
+    )
+    with Engine(load, sent.append) as engine:
+        _measure(engine, sent, min(prompt_tokens, 32), 2, "warm-up")
+        runs = [
+            _measure(engine, sent, prompt_tokens, decode_tokens, f"run {index}")
+            for index in range(repetitions)
+        ]
+        return _result(engine, load, config_path, runs, prompt_tokens, decode_tokens)
+
+
+def _measure(engine: Engine, sent: list[Up], prompt_tokens: int, decode_tokens: int, salt: str) -> _Run:
+    """Run one request of ``prompt_tokens`` and then ``decode_tokens`` steps of one token."""
+    ids = np.random.default_rng(1).integers(0, engine.config.vocab_size, prompt_tokens).tolist()
+    # The first token comes out of the prefill; the others are one decode step each.
+    message = Generate(
+        request_id=1, ids=ids, max_tokens=decode_tokens + 1, sampling=GREEDY, cache_salt=f"bench {salt}"
+    )
+    sent.clear()
+    engine.generate(message)
+    before = engine.stats()
+    while not sent:
+        engine.step()
+    middle, graph_ns = engine.stats(), engine.graph_ns
+    while engine.has_work:
+        engine.step()
+    after = engine.stats()
+    assert isinstance(sent[-1], Finished) and sent[-1].output_tokens == decode_tokens + 1
+    return _Run(
+        middle.prefill_ns - before.prefill_ns,
+        after.decode_ns - middle.decode_ns,
+        engine.graph_ns - graph_ns,
+    )
+
+
+def _result(
+    engine: Engine, load: Load, config_path: Path, runs: list[_Run], prompt_tokens: int, decode_tokens: int
+) -> Result:
+    config = reader.read_config(config_path)
+    decode_rate = decode_tokens / statistics.median(each.decode_ns for each in runs) * 1e9
+    token_bytes = decode_bytes(engine, load.precision, prompt_tokens + decode_tokens // 2)
+    read_rate = bandwidth.measure(engine.threads)
+    outside = statistics.median(1 - each.decode_graph_ns / each.decode_ns for each in runs)
+    return Result(
+        architecture=config.architecture,
+        quantization=config.quantization,
+        parameter_count=config.parameter_count,
+        precision=load.precision,
+        num_threads=engine.threads.num_threads,
+        isa=cpu.isa(),
+        prompt_tokens=prompt_tokens,
+        decode_tokens=decode_tokens,
+        prefill_tokens_per_s=prompt_tokens / statistics.median(each.prefill_ns for each in runs) * 1e9,
+        decode_tokens_per_s=decode_rate,
+        load_s=engine.load_ns / 1e9,
+        read_bytes_per_s=engine.read_bytes / engine.read_ns * 1e9,
+        weight_bytes=engine.weights.num_bytes,
+        bytes_per_decode_token=token_bytes,
+        bandwidth_bytes_per_s=read_rate,
+        bandwidth_fraction=token_bytes * decode_rate / read_rate,
+        outside_share=outside,
+        repetitions=len(runs),
+    )
+
+
+def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
+    """Return the bytes that one decode step of one sequence with ``context_tokens`` of context reads."""
+    embedding = engine.weights.tensors["model.embed_tokens.weight"]
+    weight_bytes = engine.weights.num_bytes
+    if not engine.config.tie_word_embeddings:
+        weight_bytes -= embedding.num_bytes - embedding.num_bytes // embedding.shape[0]
+    return weight_bytes + context_tokens * engine.config.kv_bytes_per_token(4 if precision == "f32" else 2)
+
+
+def format_table(result: Result) -> str:
+    """Return ``result`` for people, one row a figure."""
+    rows = (
+        (
+            "model",
+            f"{result.architecture} {result.quantization}, {result.parameter_count / 1e6:.1f} M parameters",
+        ),
+        ("machine", f"{result.num_threads} threads, {result.isa}, precision {result.precision}"),
+        ("load", f"{result.load_s:.2f} s, read at {result.read_bytes_per_s / 1e9:.2f} GB/s"),
+        ("prefill", f"{result.prefill_tokens_per_s:.1f} tok/s over {result.prompt_tokens} tokens"),
+        ("decode", f"{result.decode_tokens_per_s:.1f} tok/s over {result.decode_tokens} tokens"),
+        ("decode reads", f"{result.bytes_per_decode_token / 1e6:.1f} MB a token"),
+        (
+            "bandwidth",
+            f"{result.bandwidth_fraction:.0%} of {result.bandwidth_bytes_per_s / 1e9:.1f} GB/s measured here",
+        ),
+        ("outside kernels", f"{result.outside_share:.1%} of a decode step"),
+    )
+    return "\n".join(f"{name:<16} {value}" for name, value in rows)
+
+
+def main(arguments: list[str]) -> int:
+    """Run from the command line: a config and its blobs, which must be named sha256-<hex> as in the store."""
+    parser = argparse.ArgumentParser(prog="python -m ftd.engine.bench", description="Measure a model.")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("blobs", type=Path, nargs="+")
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--decode-tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--precision", choices=("fast", "f32"), default="fast")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        result = run(
+            options.config,
+            {path.name.replace("-", ":", 1): path for path in options.blobs},
+            prompt_tokens=options.prompt_tokens,
+            decode_tokens=options.decode_tokens,
+            num_threads=options.threads,
+            precision=options.precision,
+            repetitions=options.repetitions,
+        )
+    except FtdError as exc:
+        print(f"error: {exc.message}", file=sys.stderr)
+        if exc.hint:
+            print(f"hint: {exc.hint}", file=sys.stderr)
+        return 2 if isinstance(exc, InvalidOption) else 1
+    print(json.dumps(asdict(result)) if options.json else format_table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,302 @@
+"""The step loop's body: requests become sequences, one step computes all that are scheduled, ids go up.
+
+    generate/embed ─▶ scheduler ─▶ batch ─▶ model.run ─▶ sample ─▶ advance ─▶ Tokens, Finished, Embedded
+
+Owns the model, the pages and the scheduler of one loaded model. One thread calls everything here. What a
+request may do is checked when it arrives; after that nothing about it can fail.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from ftd import log
+from ftd.engine import loader, memory, model_config, plan
+from ftd.engine.batch import Batch, StepArrays
+from ftd.engine.embedder import Embedder
+from ftd.engine.messages import Embed, Finished, Generate, Load, Ready, Stats, TokenLogprob, Tokens, Up
+from ftd.engine.model import Model, workspace_needs
+from ftd.engine.models import families
+from ftd.engine.pages import PagePool
+from ftd.engine.plan import MemoryNeeds, Plan
+from ftd.engine.prefix_cache import PrefixCache
+from ftd.engine.sampler import Sampler
+from ftd.engine.scheduler import Scheduler
+from ftd.engine.sequence import Sequence
+from ftd.errors import InvalidRequest
+from ftd.ftw.format import FtwConfig
+from ftd.kernels import dispatch
+from ftd.kernels._pool import Pool
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Loads the model that ``load`` names and serves requests on it; ``send`` takes every message to the
+    daemon.
+
+    ``progress(completed_bytes, total_bytes)`` is called while weights are read and may raise to stop the
+    load. Between calls every page has one owner; ``load.debug_checks`` asserts it after each step.
+    """
+
+    def __init__(
+        self, load: Load, send: Callable[[Up], None], progress: loader.Progress = lambda done, total: None
+    ) -> None:
+        started_ns = time.monotonic_ns()
+        self._send = send
+        self._debug_checks = load.debug_checks
+        file_config = loader.read_config(Path(load.config_path))
+        self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
+        families.get(self.config.architecture)
+        self.plan = _plan(load, file_config, self.config)
+        blob_paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
+        loaded = loader.read_weights(file_config, blob_paths, progress)
+        self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
+        self.weights = loaded.weights
+        self.threads = Pool(load.num_threads)
+        self.model = Model(
+            self.config,
+            loaded.weights,
+            dispatch.get("graph"),
+            self.threads,
+            num_pages=self.plan.num_pages,
+            page_size=self.plan.page_size,
+            max_pages_per_sequence=self.plan.max_pages_per_sequence,
+            max_tokens=self.plan.max_step_tokens,
+            max_sequences=self.plan.max_sequences,
+            max_logits=self.plan.max_sequences,
+            precision=load.precision,
+        )
+        if unused := loaded.weights.unused():
+            logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
+        self._pages = PagePool(self.plan.num_pages)
+        self._prefix_cache = PrefixCache(self._pages, self.plan.page_size)
+        self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache)
+        self._arrays = StepArrays(self.plan)
+        self._sampler = Sampler(self.config.vocab_size)
+        self._embedder = Embedder(send)
+        self._request_ids: set[int] = set()
+        self._prefill_ns = self._decode_ns = self.graph_ns = 0
+        self.load_ns = time.monotonic_ns() - started_ns
+        self._ready(load.precision)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self.threads.close()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` would compute something."""
+        return self._scheduler.has_work
+
+    def generate(self, message: Generate) -> None:
+        """Queue a request. Raises InvalidRequest or PromptTooLong, and then nothing is queued."""
+        self._check_new(message.request_id)
+        self._check_ids(message.ids)
+        sequence = Sequence.from_prompt(
+            message.request_id,
+            message.ids,
+            max_tokens=message.max_tokens,
+            stop_ids=frozenset(message.stop_ids),
+            sampling=message.sampling,
+            num_logprobs=message.num_logprobs,
+            cache_salt=message.cache_salt,
+            sampler_state=self._sampler.begin(message.sampling, message.num_logprobs),
+            arrival_ns=time.monotonic_ns(),
+        )
+        self._scheduler.add(sequence)
+        self._request_ids.add(message.request_id)
+
+    def embed(self, message: Embed) -> None:
+        """Queue the sequences of an embedding request; all or none."""
+        self._check_new(message.request_id)
+        for ids in message.sequences:
+            self._check_ids(ids)
+        sequences = self._embedder.begin(message)
+        try:
+            for sequence in sequences:
+                self._scheduler.add(sequence)
+        except InvalidRequest:
+            for sequence in sequences:
+                self._scheduler.abort(sequence.request_id)
+            self._scheduler.take_finished()
+            self._embedder.forget(message.request_id)
+            raise
+        self._request_ids.add(message.request_id)
+
+    def cancel(self, request_id: int) -> None:
+        """Abort a request; nothing happens if it has ended or never was."""
+        if request_id not in self._request_ids:
+            return
+        for sequence_id in self._embedder.sequence_ids(request_id) or [request_id]:
+            self._scheduler.abort(sequence_id)
+        self._finish_ended(time.monotonic_ns())
+
+    def stats(self) -> Stats:
+        """Return the counters since load and the gauges of this moment."""
+        scheduler, pages = self._scheduler, self._pages
+        return Stats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            steps=scheduler.num_steps,
+            prefill_tokens=scheduler.prefill_tokens,
+            decode_tokens=scheduler.decode_tokens,
+            cached_tokens=scheduler.cached_tokens,
+            pages_free=pages.num_free,
+            pages_tree=pages.num_tree,
+            pages_live=pages.num_live,
+            pages_total=pages.num_pages,
+            prefill_ns=self._prefill_ns,
+            decode_ns=self._decode_ns,
+        )
+
+    def step(self) -> None:
+        """Compute one step of what is scheduled and send what came of it."""
+        batch = self._scheduler.schedule()
+        if batch is None:
+            return
+        started_ns = time.monotonic_ns()
+        has_prefill = False
+        for entry in batch.entries:
+            has_prefill = has_prefill or entry.sequence.is_prefill
+            if entry.sequence.admitted_ns == 0:
+                entry.sequence.admitted_ns = started_ns
+        step = batch.fill(self._arrays)
+        run_ns = time.monotonic_ns()
+        self.model.run(*step)
+        self.graph_ns += time.monotonic_ns() - run_ns
+        sampled, logprobs = self._sample(batch)
+        self._embedder.collect(batch, self.model)
+        emitted = self._scheduler.advance(batch, sampled)
+        now_ns = time.monotonic_ns()
+        for sequence, token in emitted:
+            if sequence.first_token_ns == 0:
+                sequence.first_token_ns = now_ns
+            logprob = logprobs.get(sequence.request_id)
+            self._send(
+                Tokens(
+                    request_id=sequence.request_id,
+                    ids=[token],
+                    logprobs=None if logprob is None else [logprob],
+                )
+            )
+        self._finish_ended(now_ns)
+        if has_prefill:
+            self._prefill_ns += now_ns - started_ns
+        else:
+            self._decode_ns += now_ns - started_ns
+        if self._debug_checks:
+            self._scheduler.check()
+
+    def _sample(self, batch: Batch) -> tuple[list[int], dict[int, TokenLogprob]]:
+        """Choose the next id of each sequence that gets one; the second value holds what was asked for."""
+        sampled: list[int] = []
+        logprobs: dict[int, TokenLogprob] = {}
+        logits = self.model.logits
+        for row, sequence in enumerate(batch.sampled_sequences):
+            token = self._sampler.sample(logits[row], sequence)
+            sampled.append(token)
+            if sequence.num_logprobs >= 0:
+                logprobs[sequence.request_id] = self._sampler.logprob(
+                    logits[row], token, sequence.num_logprobs
+                )
+        return sampled, logprobs
+
+    def _finish_ended(self, now_ns: int) -> None:
+        for sequence in self._scheduler.take_finished():
+            sequence.finished_ns = now_ns
+            finished = _finished(sequence)
+            if sequence.is_embedding:
+                ended = self._embedder.finish(sequence, finished)
+                if ended is not None:
+                    self._request_ids.discard(ended)
+                continue
+            self._request_ids.discard(sequence.request_id)
+            self._send(finished)
+
+    def _check_new(self, request_id: int) -> None:
+        if request_id < 0 or request_id in self._request_ids:
+            raise InvalidRequest(f"request id is negative or in use: {request_id}")
+
+    def _check_ids(self, ids: list[int]) -> None:
+        if ids and not (min(ids) >= 0 and max(ids) < self.config.vocab_size):
+            wrong = next(token for token in ids if not 0 <= token < self.config.vocab_size)
+            raise InvalidRequest(f"token id must be between 0 and {self.config.vocab_size - 1}: {wrong}")
+
+    def _ready(self, precision: str) -> None:
+        message = Ready(
+            context_tokens=self.plan.context_tokens,
+            weight_bytes=self.weights.num_bytes,
+            kv_bytes=self.model.kv_pool.num_bytes,
+            workspace_bytes=self.model.workspace_bytes,
+            num_threads=self.threads.num_threads,
+            device="cpu",
+            load_ns=self.load_ns,
+            kernels=dispatch.describe(),
+        )
+        logger.info(
+            log.fields(
+                "load done",
+                architecture=self.config.architecture,
+                precision=precision,
+                context_tokens=message.context_tokens,
+                sequences=self.plan.max_sequences,
+                pages=self.plan.num_pages,
+                weight_bytes=message.weight_bytes,
+                kv_bytes=message.kv_bytes,
+                workspace_bytes=message.workspace_bytes,
+                threads=message.num_threads,
+                seconds=self.load_ns / 1e9,
+                gb_per_s=self.read_bytes / max(1, self.read_ns),
+            )
+        )
+        self._send(message)
+
+
+def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig) -> Plan:
+    """Decide every size from what the config's blobs, the window and the free memory are."""
+    max_sequences = load.max_sequences or plan.DEFAULT_MAX_SEQUENCES
+    fixed_bytes, token_bytes = workspace_needs(config, max_sequences)
+    needs = MemoryNeeds(
+        weight_bytes=sum(blob.size for blob in file_config.blobs),
+        kv_bytes_per_token=config.kv_bytes_per_token(4 if load.precision == "f32" else 2),
+        workspace_bytes=fixed_bytes,
+        workspace_bytes_per_token=token_bytes,
+        max_context_tokens=config.max_context_tokens,
+    )
+    return plan.make(
+        needs,
+        free_bytes=memory.free_bytes(),
+        context_tokens=load.context_tokens,
+        max_sequences=load.max_sequences,
+        kv_bytes=load.kv_bytes,
+        prefill_chunk_tokens=load.prefill_chunk_tokens,
+    )
+
+
+def _finished(sequence: Sequence) -> Finished:
+    """Return the message that ends a request; durations of phases it never reached are 0."""
+    end_ns = sequence.finished_ns
+    admitted_ns = sequence.admitted_ns or end_ns
+    first_ns = sequence.first_token_ns or end_ns
+    assert sequence.finish_reason is not None
+    return Finished(
+        request_id=sequence.request_id,
+        reason=sequence.finish_reason,
+        prompt_tokens=sequence.prompt_len,
+        cached_tokens=sequence.cached_len,
+        output_tokens=sequence.output_len,
+        queue_ns=admitted_ns - sequence.arrival_ns,
+        prefill_ns=first_ns - admitted_ns,
+        decode_ns=end_ns - first_ns,
+    )

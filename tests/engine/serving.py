@@ -1,0 +1,86 @@
+"""Writes a tiny model as FTW and drives an engine on it in this process, collecting what it sends."""
+
+from pathlib import Path
+from typing import Any
+
+from ftd.engine.engine import Engine
+from ftd.engine.messages import Embedded, Failed, Finished, Generate, Load, SamplingParams, Tokens, Up
+from ftd.ftw import format as ftw_format
+from ftd.ftw.sink import DirectorySink
+from ftd.ftw.writer import FtwWriter
+from tests.engine.tiny import Tiny
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def write_ftw(model: Tiny, folder: Path) -> Load:
+    """Write ``model`` into ``folder`` and return the message that loads it."""
+    sink = DirectorySink(folder)
+    draft = ftw_format.FtwConfig(
+        architecture=model.architecture,
+        hyperparameters=model.hyperparameters,
+        quantization="F32",
+        parameter_count=0,
+        tokens=ftw_format.Tokens(),
+        tensors=[],
+        blobs=[],
+    )
+    with FtwWriter(sink) as writer:
+        for name, matrix in model.tensors.items():
+            writer.add_matrix(name, matrix)
+        written = writer.finish(draft)
+    return Load(
+        config_path=str(sink.path(written.config_blob.digest)),
+        blob_paths={blob.digest: str(sink.path(blob.digest)) for blob in written.weights},
+        context_tokens=96,
+        max_sequences=4,
+        num_threads=1,
+        precision="f32",
+        prefill_chunk_tokens=32,
+        debug_checks=True,
+    )
+
+
+class Serving:
+    """An engine and the messages it sent."""
+
+    def __init__(self, load: Load) -> None:
+        self.sent: list[Up] = []
+        self.engine = Engine(load, self.sent.append)
+        self.next_id = 0
+
+    def close(self) -> None:
+        """End the engine."""
+        self.engine.close()
+
+    def start(self, ids: list[int], **fields: Any) -> int:
+        """Queue a greedy request and return its id."""
+        self.next_id += 1
+        fields = {"sampling": GREEDY, "max_tokens": 12} | fields
+        self.engine.generate(Generate(request_id=self.next_id, ids=ids, **fields))
+        return self.next_id
+
+    def run(self, steps: int = 10000) -> None:
+        """Run steps while there is work."""
+        while self.engine.has_work and steps > 0:
+            self.engine.step()
+            steps -= 1
+
+    def tokens(self, request_id: int) -> list[int]:
+        """Return the ids sent for a request."""
+        parts = [m.ids for m in self.sent if isinstance(m, Tokens) and m.request_id == request_id]
+        return [token for part in parts for token in part]
+
+    def finished(self, request_id: int) -> Finished:
+        """Return the one message that ended a request."""
+        (message,) = [m for m in self.sent if isinstance(m, Finished) and m.request_id == request_id]
+        return message
+
+    def embedded(self, request_id: int) -> Embedded:
+        """Return the vectors sent for a request."""
+        (message,) = [m for m in self.sent if isinstance(m, Embedded) and m.request_id == request_id]
+        return message
+
+    def failed(self) -> list[Failed]:
+        """Return the failures sent."""
+        return [message for message in self.sent if isinstance(message, Failed)]

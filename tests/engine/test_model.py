@@ -1,0 +1,122 @@
+"""Every family against transformers in float32 on tiny random weights: whole prompts, chunks, batches."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ftd.engine import model_config
+from ftd.engine.model import Model
+from ftd.engine.weights import Weights
+from ftd.errors import InvalidFtw
+from ftd.kernels.graph_ref import ReferenceGraph
+from tests.engine import tiny
+
+PAGE_SIZE = 16
+MAX_PAGES = 5
+TOLERANCE = {"f32": 2e-5, "fast": 2e-2}
+PROMPT = [int(value) for value in np.random.default_rng(7).integers(0, tiny.SIZES["vocab_size"], 70)]
+
+
+@pytest.fixture(scope="module", params=list(tiny.CASES))
+def model_and_oracle(request: pytest.FixtureRequest) -> Iterator[tuple[Model, tiny.Tiny]]:
+    """Every family on the reference graph."""
+    oracle = tiny.make(request.param)
+    yield build(oracle), oracle
+
+
+def build(
+    oracle: tiny.Tiny, make_graph: Any = ReferenceGraph, pool: Any = None, precision: str = "f32"
+) -> Model:
+    """Build the engine's model of ``oracle`` with room for four sequences."""
+    config = model_config.make(oracle.architecture, oracle.hyperparameters)
+    return Model(
+        config,
+        Weights(oracle.tensors),
+        make_graph,
+        pool,
+        num_pages=4 * MAX_PAGES,
+        page_size=PAGE_SIZE,
+        max_pages_per_sequence=MAX_PAGES,
+        max_tokens=4 * 70,
+        max_sequences=4,
+        max_logits=4 * 70,
+        precision=precision,
+    )
+
+
+def run(model: Model, parts: list[tuple[int, list[int], int]]) -> NDArray[np.float32]:
+    """Run one step of ``(row of pages, new ids, tokens before)`` for each sequence; return all logits."""
+    counts = [len(ids) for _, ids, _ in parts]
+    table = np.array(
+        [[(row * MAX_PAGES + i) * 7 % (4 * MAX_PAGES) for i in range(MAX_PAGES)] for row, _, _ in parts],
+        np.int32,
+    )
+    positions = np.concatenate([start + np.arange(len(ids)) for _, ids, start in parts]).astype(np.int32)
+    owner = np.repeat(np.arange(len(parts)), counts)
+    model.run(
+        np.concatenate([ids for _, ids, _ in parts]).astype(np.int32),
+        positions,
+        table[owner, positions // PAGE_SIZE] * np.int32(PAGE_SIZE) + positions % np.int32(PAGE_SIZE),
+        np.cumsum([0, *counts]).astype(np.int32),
+        np.array([start + len(ids) for _, ids, start in parts], np.int32),
+        table,
+        np.arange(sum(counts), dtype=np.int32),
+    )
+    return model.logits.copy()
+
+
+def assert_close(ours: NDArray[np.float32], theirs: NDArray[np.float32], precision: str = "f32") -> None:
+    """Compare logits relative to their spread."""
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= TOLERANCE[precision] * theirs.std() * math.sqrt(theirs.shape[1])
+
+
+def test_the_comparison_can_fail() -> None:
+    theirs = np.random.default_rng(0).standard_normal((3, 160)).astype(np.float32)
+    ours = theirs.copy()
+    ours[1, 5] += 0.01
+    with pytest.raises(AssertionError):
+        assert_close(ours, theirs)
+
+
+def test_whole_prompt(model_and_oracle: tuple[Model, tiny.Tiny]) -> None:
+    model, oracle = model_and_oracle
+    assert_close(run(model, [(0, PROMPT, 0)]), oracle.logits(PROMPT))
+    np.testing.assert_allclose(model.hidden, oracle.hidden(PROMPT), atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 17])
+def test_chunked_prefill(model_and_oracle: tuple[Model, tiny.Tiny], chunk: int) -> None:
+    model, oracle = model_and_oracle
+    starts = range(0, len(PROMPT), chunk)
+    ours = np.concatenate([run(model, [(1, PROMPT[start : start + chunk], start)]) for start in starts])
+    assert_close(ours, oracle.logits(PROMPT))
+
+
+def test_a_mixed_batch_equals_its_sequences(model_and_oracle: tuple[Model, tiny.Tiny]) -> None:
+    model, oracle = model_and_oracle
+    prompts = [PROMPT[:33], PROMPT[5:6], PROMPT[10:27], PROMPT[20:]]
+    done = [32, 0, 5, 16]
+    run(model, [(row, prompt[:n], 0) for row, (prompt, n) in enumerate(zip(prompts, done, strict=True)) if n])
+    ours = run(
+        model, [(row, prompt[n:], n) for row, (prompt, n) in enumerate(zip(prompts, done, strict=True))]
+    )
+    theirs = np.concatenate([oracle.logits(p)[n:] for p, n in zip(prompts, done, strict=True)])
+    assert_close(ours, theirs)
+
+
+def test_a_missing_or_misshapen_tensor_is_named() -> None:
+    oracle = tiny.make("qwen2")
+    name = "model.layers.1.self_attn.k_proj.bias"
+    whole = dict(oracle.tensors)
+    del oracle.tensors[name]
+    with pytest.raises(InvalidFtw, match=name):
+        build(oracle)
+    oracle.tensors[name] = tiny.matrix(np.zeros(31, np.float32))
+    with pytest.raises(InvalidFtw, match=rf"{name} must be \[1, 32\]: \[1, 31\]"):
+        build(oracle)
+    assert set(whole) == set(oracle.tensors)

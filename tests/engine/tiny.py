@@ -1,0 +1,99 @@
+"""Tiny random models made by transformers: their own oracle, and the tensors that the engine reads."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.kernels.quant import QuantMatrix
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 160,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {"rope_theta": 10000.0},
+    "llama-untied-biased": {"rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": True},
+    "llama-llama3-rope": {
+        "rope_theta": 10000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "mistral": {"rope_theta": 10000.0, "sliding_window": 12, "head_dim": 16},
+    "qwen2": {"rope_theta": 1000000.0},
+    "qwen3": {"rope_theta": 1000000.0, "head_dim": 32, "tie_word_embeddings": False},
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A random model: the oracle, and what an FTW config and its tensors would hold."""
+
+    architecture: str
+    hyperparameters: dict[str, Any]
+    tensors: dict[str, QuantMatrix]
+    oracle: Any
+
+    def logits(self, ids: list[int]) -> NDArray[np.float32]:
+        """Return transformers' float32 logits [S, V] of ``ids`` in one pass."""
+        import torch
+
+        with torch.no_grad():
+            return self.oracle(torch.tensor([ids])).logits[0].numpy()
+
+    def hidden(self, ids: list[int]) -> NDArray[np.float32]:
+        """Return transformers' hidden states [S, D] of ``ids`` after the last norm."""
+        import torch
+
+        with torch.no_grad():
+            return self.oracle.model(torch.tensor([ids])).last_hidden_state[0].numpy()
+
+
+def matrix(values: NDArray[np.float32]) -> QuantMatrix:
+    """Return ``values`` [N, K] or [K] as an f32 QuantMatrix."""
+    codes = np.ascontiguousarray(np.atleast_2d(values), dtype="<f4")
+    return QuantMatrix("f32", codes.shape, (codes,))
+
+
+def make(case: str, seed: int = 1) -> Tiny:
+    """Build the random model of ``CASES[case]``."""
+    import torch
+    import transformers
+
+    architecture = case.partition("-")[0]
+    values = SIZES | CASES[case]
+    theirs = {key: value for key, value in values.items() if not key.startswith("rope_")}
+    theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": values["rope_theta"]}
+    theirs["rope_parameters"] |= values.get("rope_scaling") or {}
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = transformers.AutoConfig.for_model(architecture, **theirs)
+        oracle = (
+            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        )
+    with torch.no_grad():
+        for name, parameter in oracle.named_parameters():
+            # Weights of size one in the norms and zero in the biases would hide that they are used.
+            spread = 0.2 if name.endswith("bias") or "norm" in name else 0.1
+            parameter.normal_(1.0 if "norm" in name else 0.0, spread)
+    state = oracle.state_dict()
+    if values["tie_word_embeddings"]:
+        state.pop("lm_head.weight", None)
+    tensors = {name: matrix(tensor.numpy()) for name, tensor in state.items()}
+    return Tiny(architecture, values, tensors, oracle)
