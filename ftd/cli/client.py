@@ -1,0 +1,133 @@
+"""The one HTTP client of the commands: JSON up, JSON or NDJSON lines down, blocking, standard library only.
+
+One connection for each call. A stream that is not read to its end closes its connection, which aborts the
+request in the daemon.
+"""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+import ftd
+from ftd.config import Address
+from ftd.errors import FtdError
+
+_CONNECT_TIMEOUT_S = 5.0
+_MAX_LINE_BYTES = 64 << 20
+_MAX_BODY_BYTES = 1 << 30
+
+
+class DaemonUnreachable(FtdError):
+    """Nothing that speaks HTTP answers at the daemon's address, or it went away in the middle."""
+
+
+class RequestFailed(FtdError):
+    """The daemon refused or failed; ``status`` is its HTTP status, 200 for an error inside a stream."""
+
+    def __init__(self, message: str, hint: str | None = None, status: int = 0) -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, status)
+        self.status = status
+
+
+class Client:
+    """Calls the daemon at ``address``."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    def is_up(self) -> bool:
+        """Whether a daemon answers ``HEAD /``."""
+        try:
+            with self._send("HEAD", "/") as response:
+                return response.status == 200
+        except DaemonUnreachable:
+            return False
+
+    def head(self, path: str) -> int:
+        """Return the status of ``HEAD path``."""
+        with self._send("HEAD", path) as response:
+            return response.status
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Send ``body`` as JSON and return the decoded answer, None if it is empty. Raises RequestFailed."""
+        with self._send(method, path, body) as response:
+            data = response.read(_MAX_BODY_BYTES)
+            _check(response.status, data)
+            return _decode(data) if data else None
+
+    def stream(self, path: str, body: object) -> Iterator[dict[str, Any]]:
+        """POST ``body`` and yield the answer's objects as they come. Raises RequestFailed, also late."""
+        with self._send("POST", path, body) as response:
+            if response.status >= 400:
+                _check(response.status, response.read(_MAX_BODY_BYTES))
+            while line := response.readline(_MAX_LINE_BYTES):
+                item = _decode(line)
+                if "error" in item:
+                    raise RequestFailed(str(item["error"]), item.get("hint"), response.status)
+                yield item
+
+    def upload(self, path: str, file: IO[bytes], size_bytes: int) -> None:
+        """POST the bytes of ``file``. Raises RequestFailed."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
+        with self._send("POST", path, file, headers) as response:
+            _check(response.status, response.read(_MAX_BODY_BYTES))
+
+    @contextmanager
+    def _send(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send one request and give its response; the connection is closed at the end, whatever happened."""
+        connection = self._connection()
+        headers = {"User-Agent": f"ftd/{ftd.__version__}", **(headers or {})}
+        if body is not None and "Content-Length" not in headers:
+            body = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.connect()
+            connection.sock.settimeout(None)
+            # a daemon that refuses an upload answers and reads no more; its answer says why
+            with suppress(BrokenPipeError):
+                connection.request(method, self.address.path + path, body, headers)  # type: ignore[arg-type]
+            yield connection.getresponse()
+        except (OSError, http.client.HTTPException) as exc:
+            reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
+            raise DaemonUnreachable(
+                f"could not reach the daemon at {self.address.url}: {reason}", "ftd serve"
+            ) from exc
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        target = Address("http", self.address.host, self.address.port).url.removeprefix("http://")
+        host = target.rpartition(":")[0].strip("[]")
+        if self.address.scheme == "https":
+            return http.client.HTTPSConnection(
+                host, self.address.port, timeout=_CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(host, self.address.port, timeout=_CONNECT_TIMEOUT_S)
+
+
+def _check(status: int, data: bytes) -> None:
+    if status < 400:
+        return
+    try:
+        body = json.loads(data)
+        message, hint = str(body["error"]), body.get("hint")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = data.decode("utf-8", "replace").strip()
+        message, hint = f"{text[:200] or 'no reason given'}: HTTP status {status}", None
+    raise RequestFailed(message, hint, status)
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as exc:
+        raise DaemonUnreachable(f"the daemon's answer is not JSON: {data[:80]!r}") from exc
+    if not isinstance(value, dict):
+        raise DaemonUnreachable(f"the daemon's answer is not an object: {data[:80]!r}")
+    return value

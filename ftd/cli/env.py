@@ -1,0 +1,43 @@
+"""``ftd env``: every setting, its value, where that came from and what it means."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ftd import config, units
+from ftd.cli import output
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table of settings in force."""
+    rows = settings(config.load())
+    if options.json:
+        output.print_json(
+            [dict(zip(("variable", "value", "source", "meaning"), row, strict=True)) for row in rows]
+        )
+    else:
+        print(output.table(("variable", "value", "source", "meaning"), rows))
+        output.note(f"\nconfig file: {config.state_dir() / 'config.toml'}")
+    return 0
+
+
+def settings(loaded: config.Config) -> list[tuple[str, str, str, str]]:
+    """Return (variable, value, source, meaning) of every setting."""
+    sections = (loaded.server, loaded.registry, loaded.engine)
+    rows = []
+    for setting in config.SETTINGS:
+        section = next(section for section in sections if isinstance(section, setting.section))
+        value = _text(setting.name, getattr(section, setting.name))
+        meaning = f"{setting.help} (also {setting.ollama})" if setting.ollama else setting.help
+        rows.append((setting.variable, value, loaded.sources.get(setting.name, "default"), meaning))
+    return rows
+
+
+def _text(name: str, value: Any) -> str:
+    if name.endswith("_ns"):
+        return "forever" if value == units.FOREVER_NS else units.format_duration(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value) if isinstance(value, Path) or value != "" else "-"

@@ -1,0 +1,66 @@
+"""The ``ftd`` command: find the verb, load its module, turn errors into a message and an exit code.
+
+    exit code   0 done · 1 the request failed · 2 wrong usage · 130 interrupted
+
+Imports almost nothing, so that ``ftd --help`` answers at once. Data goes to standard output, all else to
+standard error.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from ftd.cli import commands
+from ftd.errors import FtdError, InvalidOption
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# class -> exit code, looked up along the class's bases
+EXIT_CODES: dict[type[BaseException], int] = {FtdError: EXIT_FAILED, InvalidOption: EXIT_USAGE}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and return its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except FtdError as exc:
+        _print_error(exc.message, exc.hint)
+        return next(EXIT_CODES[cls] for cls in type(exc).__mro__ if cls in EXIT_CODES)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output is gone; the interpreter must not try to flush the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except OSError as exc:
+        _print_error(f"{exc.strerror or exc}: {exc.filename}" if exc.filename else str(exc), None)
+        return EXIT_FAILED
+
+
+def _run(words: list[str]) -> int:
+    name = words[0] if words else "help"
+    if name in ("-h", "--help", "help"):
+        if len(words) > 1 and name == "help":
+            return _run([words[1], "--help"])
+        print(commands.overview())
+        return 0
+    if name in ("-v", "--version"):
+        name = "version"
+    command = commands.find(name)
+    if command is None:
+        raise InvalidOption(f"unknown command: {name}", commands.suggestion(name))
+    options = commands.parse(command, words[1:])
+    run: Callable[[object], int] = importlib.import_module(command.module).run
+    return run(options)
+
+
+def _print_error(message: str, hint: str | None) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)

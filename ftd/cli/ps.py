@@ -1,0 +1,59 @@
+"""``ftd ps``: the models that are loaded."""
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ftd import units
+from ftd.cli import background, output
+from ftd.cli.client import DaemonUnreachable
+
+# a model that stays for ever expires in some 290 years
+_FOREVER = timedelta(days=20 * 365)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the loaded models; without a daemon there are none, so none is started."""
+    try:
+        models = background.connect(start=False).call("GET", "/api/ps")["models"]
+    except DaemonUnreachable as exc:
+        output.note(f"note: {exc.message}")
+        models = []
+    if options.json:
+        output.print_json(models)
+    else:
+        now = datetime.now(UTC)
+        rows = [
+            (
+                model["name"],
+                model["digest"][:12],
+                units.format_bytes(model["size"]),
+                processor(model["size"], model.get("size_vram", 0)),
+                str(model.get("context_length", "-")),
+                _until(model, now),
+            )
+            for model in models
+        ]
+        print(output.table(("name", "id", "size", "processor", "context", "until"), rows))
+    return 0
+
+
+def processor(size: int, size_vram: int) -> str:
+    """Say which share of a model's bytes lies where: ``100% CPU``, ``48%/52% CPU/GPU``."""
+    if size_vram == 0 and size > 0:
+        return "100% CPU"
+    if size == 0 or size_vram > size:
+        return "Unknown"
+    if size_vram == size:
+        return "100% GPU"
+    cpu = round((size - size_vram) / size * 100)
+    return f"{cpu}%/{100 - cpu}% CPU/GPU"
+
+
+def _until(model: dict[str, Any], now: datetime) -> str:
+    expires = datetime.fromisoformat(model["expires_at"])
+    if expires < now:
+        return "Stopping..."
+    if expires - now > _FOREVER:
+        return "Forever"
+    return units.format_age(expires, now)
