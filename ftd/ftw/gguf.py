@@ -172,7 +172,7 @@ class _Cursor:
         if kind == _STRING:
             if 8 * length > self.left:
                 raise InvalidGguf(f"file ends inside {what}: {length} strings, {self.left} bytes left")
-            return [self.string(what) for _ in range(length)]
+            return self._strings(length, what)
         layout = _SCALARS.get(kind)
         if layout is None:
             raise InvalidGguf(f"unknown element type {kind} of {what}")
@@ -181,6 +181,22 @@ class _Cursor:
         if kind == 7 and np.any(raw.view(np.uint8) > 1):
             raise InvalidGguf(f"a bool is neither 0 nor 1 in {what}")
         return raw
+
+    def _strings(self, length: int, what: str) -> list[str]:
+        """Read ``length`` strings; a vocabulary has half a million, so those in memory are read inline."""
+        texts = []
+        for _ in range(length):
+            start = self.position + 8
+            end = start + int.from_bytes(self._data[start - 8 : start], "little")
+            if start > len(self._data) or end > len(self._data):
+                texts.append(self.string(what))
+                continue
+            try:
+                texts.append(self._data[start:end].decode())
+            except UnicodeDecodeError as exc:
+                raise InvalidGguf(f"{what} is not UTF-8 at byte {start + exc.start}") from exc
+            self.position = end
+        return texts
 
     def value(self, what: str) -> Value:
         """Read a type and a value of that type."""
@@ -243,12 +259,16 @@ class GgufFile:
         tensors = _place(infos, alignment, data_start, file_bytes)
         return cls(path, descriptor, version, file_bytes, metadata, tensors)
 
-    def read(self, tensor: TensorInfo, start: int = 0, num_bytes: int | None = None) -> NDArray[np.uint8]:
-        """Return ``num_bytes`` of a tensor from its byte ``start`` on; raise InvalidGguf at the end."""
-        wanted = tensor.num_bytes - start if num_bytes is None else num_bytes
-        assert min(start, wanted) >= 0 and start + wanted <= tensor.num_bytes
-        out: NDArray[np.uint8] = np.empty(wanted, np.uint8)
-        view, done = out.data, 0
+    def read(self, tensor: TensorInfo) -> NDArray[np.uint8]:
+        """Return the bytes of a whole tensor; raise InvalidGguf if the file has become shorter."""
+        out: NDArray[np.uint8] = np.empty(tensor.num_bytes, np.uint8)
+        self.read_into(out, tensor, 0)
+        return out
+
+    def read_into(self, out: NDArray[np.uint8], tensor: TensorInfo, start: int) -> None:
+        """Fill ``out`` with the bytes of a tensor from its byte ``start`` on."""
+        assert start >= 0 and start + len(out) <= tensor.num_bytes
+        view, done, wanted = out.data, 0, len(out)
         while done < wanted:
             got = os.preadv(self.descriptor, [view[done:]], tensor.offset + start + done)
             if got == 0:
@@ -256,7 +276,6 @@ class GgufFile:
                     f"file became shorter while tensor {tensor.name} was read: {self.path.name}"
                 )
             done += got
-        return out
 
     def close(self) -> None:
         """Close the file; later reads fail."""

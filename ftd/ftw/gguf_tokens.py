@@ -13,8 +13,8 @@ from ftd.ftw.gguf import Value
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 _END_TEXTS = frozenset(
-    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|>
-    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <turn|> [e~[ <end_of_utterance> <|tool_response>
+    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|>
+    <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <turn|> [e~[ <end_of_utterance> <|tool_response>
     <｜end▁of▁sentence｜> <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>""".split()  # noqa: SIM905
 )
 # Two of these mean "harmony": there <|end|> closes one message of several, not the generation.

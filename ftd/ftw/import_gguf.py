@@ -30,7 +30,7 @@ from ftd.log import fields
 
 log = logging.getLogger(__name__)
 
-SLAB_BYTES = 32 << 20
+SLAB_BYTES = 16 << 20
 SHOWN_ITEMS = 5  # longer metadata arrays are shown as empty, as Ollama does
 _BLOCK_BYTES = {name: (block, block_bytes) for name, block, block_bytes in TYPES.values()}
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.(.+)", re.ASCII)
@@ -74,6 +74,7 @@ class _Planned:
     format: str
     shape: tuple[int, int]
     head_dim: int
+    vector: bool
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -106,9 +107,9 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
         template = model.metadata.get("tokenizer.chat_template")
         total = sum(planned.info.num_bytes for planned in plan)
         with FtwWriter(sink) as writer:
-            done = 0
+            done, scratch = 0, _Scratch()
             for planned in plan:
-                writer.add(planned.name, planned.format, planned.shape, _planes(planned))
+                writer.add(planned.name, planned.format, planned.shape, _planes(planned, scratch))
                 done += planned.info.num_bytes
                 progress(done, total)
             with sink.new() as blob:
@@ -179,13 +180,26 @@ def _planned(
         format = "f32"
     if part.interleaved and head_dim % 2:
         raise InvalidGguf(f"the head size is odd: {head_dim}")
-    return _Planned(file, info, name, format, matrix, head_dim if part.interleaved else 0)
+    return _Planned(file, info, name, format, matrix, head_dim if part.interleaved else 0, len(shape) == 1)
 
 
-def _planes(planned: _Planned) -> list[Iterator[NDArray[np.generic]]]:
-    if planned.shape[0] == 1:
+class _Scratch:
+    """One buffer that every slab of an import is read into: fresh memory would cost a page fault a page."""
+
+    def __init__(self) -> None:
+        self._buffer: NDArray[np.uint8] = np.empty(SLAB_BYTES, np.uint8)
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return ``num_bytes`` of the buffer, whose former content is lost."""
+        if num_bytes > len(self._buffer):
+            self._buffer = np.empty(num_bytes, np.uint8)
+        return self._buffer[:num_bytes]
+
+
+def _planes(planned: _Planned, scratch: _Scratch) -> list[Iterator[NDArray[np.generic]]]:
+    if planned.vector:
         return [iter([_vector(planned)])]
-    source = _Slabs(planned)
+    source = _Slabs(planned, scratch)
     return [source.plane(plane.name) for plane in FORMATS[planned.format].planes]
 
 
@@ -209,8 +223,9 @@ def _halves(rows: NDArray[np.generic], head_dim: int) -> NDArray[np.generic]:
 class _Slabs:
     """The rows of one tensor in slabs of whole heads; keeps the last one: small tensors are read once."""
 
-    def __init__(self, planned: _Planned) -> None:
+    def __init__(self, planned: _Planned, scratch: _Scratch) -> None:
         self._planned = planned
+        self._scratch = scratch
         block, block_bytes = _BLOCK_BYTES[planned.info.type]
         self._block_bytes = block_bytes
         self._row_bytes = planned.shape[1] // block * block_bytes
@@ -224,9 +239,8 @@ class _Slabs:
         for first in range(0, self._planned.shape[0], self._rows):
             rows = min(self._rows, self._planned.shape[0] - first)
             if first != self._first:
-                raw = self._planned.file.read(
-                    self._planned.info, first * self._row_bytes, rows * self._row_bytes
-                )
+                raw = self._scratch.take(rows * self._row_bytes)
+                self._planned.file.read_into(raw, self._planned.info, first * self._row_bytes)
                 self._slab, self._first = raw.reshape(-1, self._block_bytes), first
             out = gguf_blocks.plane(self._planned.info.type, name, self._slab)
             if self._planned.head_dim:

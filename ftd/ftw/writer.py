@@ -6,6 +6,7 @@ Memory stays bounded by the slabs that the caller hands in: nothing is kept but 
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,7 @@ from ftd.ftw.sink import BlobSink
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
 _ZEROS = bytes(TENSOR_ALIGNMENT_BYTES)
+_PARALLEL_BYTES = 1 << 20  # from here on chunk hashes beside the sink's own hash are worth a thread switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class FtwWriter:
         self._chunk_bytes = chunk_bytes
         self._blob = sink.new()
         self._chunks = ChunkHasher(chunk_bytes)
+        self._hasher = ThreadPoolExecutor(1, "ftw-hash")
         self._position = 0
         self._tensors: list[TensorEntry] = []
 
@@ -153,8 +156,13 @@ class FtwWriter:
             self._write(memoryview(_ZEROS)[:missing])
 
     def _write(self, data: memoryview) -> None:
-        self._blob.write(data)
-        self._chunks.update(data)
+        if len(data) < _PARALLEL_BYTES:
+            self._chunks.update(data)
+            self._blob.write(data)
+        else:
+            hashed = self._hasher.submit(self._chunks.update, data)
+            self._blob.write(data)
+            hashed.result()
         self._position += len(data)
 
     def __enter__(self) -> Self:
@@ -164,4 +172,5 @@ class FtwWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._hasher.shutdown()
         self._blob.__exit__(kind, error, trace)
