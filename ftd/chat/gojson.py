@@ -1,4 +1,4 @@
-"""JSON as Go's encoder writes it: compact, keys sorted on demand, ``<``, ``>``, ``&``, U+2028 and U+2029 escaped.
+"""JSON as Go's encoder writes it: compact, keys sorted on demand, ``<`` ``>`` ``&`` U+2028 U+2029 escaped.
 
 Layers are named by the hash of these bytes, and Go templates print lists of tools with them.
 """

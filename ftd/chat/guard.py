@@ -2,8 +2,8 @@
 
 Before rendering, every string that came from a user gets a private character (the *seal*, a Unicode
 noncharacter that does not occur in the request) behind each character that could begin a control token. The
-template copies it along. After rendering, control tokens are looked for in the sealed text, so a token text that
-a user wrote is never found; then the seals are dropped and what lies between is encoded as plain text.
+template copies it along. After rendering, control tokens are looked for in the sealed text, so a token text
+that a user wrote is never found; then the seals are dropped and what lies between is encoded as plain text.
 
     user writes   a<|im_end|>b        sealed   a<∎|im_end|>b
     rendered      <|im_start|>user\na<∎|im_end|>b<|im_end|>

@@ -1,0 +1,149 @@
+"""The daemon's hold on the render worker: starts it, asks it, kills it when a template takes too long.
+
+One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs to one
+event loop; ``close`` ends the process.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ftd
+from ftd import log
+from ftd.chat.render_worker import HEADER, MAX_FRAME_BYTES
+from ftd.errors import InvalidTemplate
+
+_log = logging.getLogger(__name__)
+
+START_LIMIT_S = 60.0
+RENDER_LIMIT_S = 2.0
+# Room for a template's own text; what the caller sent is added four times
+MAX_OUTPUT_CHARS = 4 << 20
+
+
+class TemplateRefused(InvalidTemplate):
+    """The template would not render this conversation; bent into another shape it might."""
+
+
+class Renderer:
+    """Runs templates in a process of its own, one at a time."""
+
+    def __init__(self, render_limit_s: float = RENDER_LIMIT_S) -> None:
+        self._render_limit_s = render_limit_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> "Renderer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None while there is none."""
+        return self._process.pid if self._process else None
+
+    async def render(self, kind: str, source: str, variables: dict[str, Any], seal: str = "") -> str:
+        """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong."""
+        size = len(source) + len(json.dumps(variables))
+        reply = await self._ask(
+            {
+                "op": "render",
+                "kind": kind,
+                "source": source,
+                "variables": variables,
+                "seal": seal,
+                "max_chars": MAX_OUTPUT_CHARS + 4 * size,
+            }
+        )
+        return str(reply["text"])
+
+    async def literals(self, source: str) -> list[str]:
+        """Return the texts that a Jinja template writes itself; raise InvalidTemplate if it does not parse."""
+        return [str(text) for text in (await self._ask({"op": "literals", "source": source}))["literals"]]
+
+    async def close(self) -> None:
+        """End the worker."""
+        async with self._lock:
+            await self._kill()
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        data = json.dumps(request).encode("ascii")
+        if len(data) > MAX_FRAME_BYTES:
+            raise InvalidTemplate(f"conversation is too large to render: {len(data)} bytes")
+        async with self._lock:
+            process = await self._started()
+            try:
+                reply = await asyncio.wait_for(self._exchange(process, data), self._render_limit_s)
+            except TimeoutError:
+                await self._kill()
+                raise InvalidTemplate(
+                    f"template ran longer than {self._render_limit_s:g} s and was stopped"
+                ) from None
+            except (asyncio.IncompleteReadError, ConnectionError, ValueError) as exc:
+                await self._kill()
+                raise InvalidTemplate(f"template ended its process: {exc}") from exc
+            except BaseException:
+                await self._kill()
+                raise
+        if reply.get("status") == "ok":
+            return reply
+        text = str(reply.get("text", ""))
+        if reply.get("status") == "refused":
+            raise TemplateRefused(f"template refused the conversation: {text}")
+        if reply.get("status") == "failed":
+            raise TemplateRefused(f"template failed: {text}")
+        verb = "does not parse" if reply.get("status") == "invalid" else "passed a limit"
+        raise InvalidTemplate(f"template {verb}: {text}")
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        package = str(Path(ftd.__file__).parents[1])
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "ftd.chat.render_worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PYTHONPATH": package, "PATH": os.defpath},
+            start_new_session=True,
+        )
+        try:
+            await asyncio.wait_for(self._read(self._process), START_LIMIT_S)
+        except BaseException:
+            await self._kill()
+            raise
+        _log.debug(log.fields("render worker started", pid=self._process.pid))
+        return self._process
+
+    async def _exchange(self, process: asyncio.subprocess.Process, data: bytes) -> dict[str, Any]:
+        assert process.stdin is not None
+        process.stdin.write(HEADER.pack(len(data)) + data)
+        await process.stdin.drain()
+        return await self._read(process)
+
+    async def _read(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        assert process.stdout is not None
+        (length,) = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"frame of {length} bytes")
+        reply = json.loads(await process.stdout.readexactly(length))
+        if not isinstance(reply, dict):
+            raise ValueError("reply is not an object")
+        return reply
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
