@@ -5,6 +5,7 @@ pulling 8eeb52dfb3bb:  42% ▕███████           ▏ 1.9 GB/4.7 GB 
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -134,6 +135,43 @@ class Progress:
         self._stream.write("\r" + up + "".join(f"{line}\x1b[K\n" for line in shown))
         self._stream.flush()
         self._drawn, self._drawn_s = len(shown), now_s
+
+
+class Spinner:
+    """Turns on a terminal's standard error while something blocks; ``stop`` erases it. A context manager."""
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        if output.has_style(sys.stderr):
+            self._thread = threading.Thread(target=self._turn, daemon=True)
+
+    def __enter__(self) -> "Spinner":
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Erase the spinner; further calls do nothing."""
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self._thread = None
+
+    def _turn(self) -> None:
+        frame = 0
+        while not self._ended.wait(_FRAME_S):
+            sys.stderr.write(f"\r{self._text}{_FRAMES[frame % len(_FRAMES)]} \x1b[K")
+            sys.stderr.flush()
+            frame += 1
+        if frame:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def show(items: Iterable[Mapping[str, Any]], label_suffix: str = "") -> None:

@@ -285,9 +285,9 @@ def test_nobody_is_preempted_while_the_prefix_cache_has_pages_to_give() -> None:
 
 
 def test_a_prompt_waits_until_it_fits_beside_what_runs() -> None:
-    # the first takes 4 of 6 pages at once: the second (3 pages) would be preempted as soon as it had run
+    # the first takes 4 of 6 pages at once and soon a fifth, for which the second (2 pages) would be preempted
     engine = Engine(make_plan(page_size=2, num_pages=6, context=12, max_sequences=2, chunk=8))
-    first, second = engine.add(0, [0] * 7, 4, stop_id=-1), engine.add(1, [1] * 6, 2, stop_id=-1)
+    first, second = engine.add(0, [0] * 7, 4, stop_id=-1), engine.add(1, [1] * 4, 4, stop_id=-1)
     engine.run()
     assert (first.num_preemptions, second.num_preemptions) == (0, 0)
 

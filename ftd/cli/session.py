@@ -1,0 +1,157 @@
+"""What a conversation is made of, and the two ways to ask: one prompt (generate) or the next message (chat)."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftd import units
+from ftd.cli import output, progress
+from ftd.cli.answer import Answer, timings
+from ftd.cli.client import Client
+from ftd.errors import InvalidOption
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The model, what is set for it, and the messages so far.
+
+    ``keep_alive`` and ``think`` as the API takes them, None for the model's default; ``shown`` is the
+    model's answer of ``/api/show``.
+    """
+
+    client: Client
+    model: str
+    shown: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    format: str | dict[str, Any] | None = None
+    keep_alive: str | float | None = None
+    think: bool | str | None = None
+    hide_thinking: bool = False
+    wordwrap: bool = True
+    verbose: bool = False
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What the model can do, as ``/api/show`` says."""
+        return self.shown.get("capabilities") or []
+
+    @property
+    def system(self) -> str:
+        """The system message in force in this session, empty for the model's own."""
+        texts = [message["content"] for message in self.messages if message["role"] == "system"]
+        return texts[-1] if texts else ""
+
+    def load(self) -> None:
+        """Have the model loaded, with a spinner. Raises RequestFailed."""
+        body = self._body()
+        body.pop("format", None)
+        body.pop("think", None)
+        with progress.Spinner():
+            self.client.call("POST", "/api/generate", {**body, "prompt": "", "stream": False})
+
+    def generate(self, prompt: str) -> None:
+        """Print the model's answer to one prompt. Raises RequestFailed."""
+        self._print(self.client.stream("/api/generate", {**self._body(), "prompt": prompt}), self._answer())
+
+    def chat(self, content: str) -> None:
+        """Print the answer to the next message and remember both; an interrupted answer is remembered as it is.
+
+        Raises RequestFailed, and then the message is forgotten.
+        """
+        message = {"role": "user", "content": content}
+        answer = self._answer()
+        body = {**self._body(), "messages": [*self.messages, message]}
+        try:
+            self._print(self.client.stream("/api/chat", body), answer)
+        except KeyboardInterrupt:
+            if not answer.content:
+                raise
+            self._remember(message, answer)
+            raise
+        self._remember(message, answer)
+
+    def embed(self, text: str, dimensions: int | None) -> None:
+        """Print the embedding of ``text`` as one line of JSON. Raises RequestFailed."""
+        body: dict[str, Any] = {"model": self.model, "input": text, "options": self.options}
+        if self.keep_alive is not None:
+            body["keep_alive"] = self.keep_alive
+        if dimensions is not None:
+            body["dimensions"] = dimensions
+        print(json.dumps(self.client.call("POST", "/api/embed", body)["embeddings"][0]))
+
+    def _remember(self, message: dict[str, Any], answer: Answer) -> None:
+        reply = {"role": "assistant", "content": answer.content}
+        if answer.thinking:
+            reply["thinking"] = answer.thinking
+        self.messages += [message, reply]
+
+    def _answer(self) -> Answer:
+        return Answer(wordwrap=self.wordwrap, hide_thinking=self.hide_thinking)
+
+    def _body(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.model, "options": self.options}
+        for name in ("format", "keep_alive", "think"):
+            value = getattr(self, name)
+            if value is not None:
+                body[name] = value
+        return body
+
+    def _print(self, items: Iterator[dict[str, Any]], answer: Answer) -> None:
+        final: dict[str, Any] = {}
+        spinner = progress.Spinner()
+        # closing the stream closes its connection, which is how an interrupted answer is aborted in the daemon
+        with contextlib.closing(items), spinner:  # type: ignore[type-var]
+            try:
+                for item in items:
+                    spinner.stop()
+                    message = item.get("message") or item
+                    answer.add(
+                        message.get("content") or message.get("response") or "", message.get("thinking") or ""
+                    )
+                    if item.get("done"):
+                        final = item
+            except KeyboardInterrupt:
+                spinner.stop()
+                answer.finish()
+                raise
+        answer.finish()
+        if self.verbose:
+            print(timings(final), file=sys.stderr)
+
+
+def parse_keep_alive(text: str | None) -> str | float | None:
+    """Return ``--keepalive`` as the API takes it; raise InvalidOption."""
+    if text is None:
+        return None
+    number = text.strip().removeprefix("-").replace(".", "", 1)
+    value: str | float = float(text) if number.isdecimal() else text
+    units.parse_keep_alive(value)
+    return value
+
+
+def parse_think(text: str | None) -> bool | str | None:
+    """Return ``--think`` as the API takes it."""
+    return {None: None, "true": True, "false": False}.get(text, text)
+
+
+def parse_format(text: str | None) -> str | dict[str, Any] | None:
+    """Return ``--format`` as the API takes it: ``json`` or a JSON schema; raise InvalidOption."""
+    if text is None or text == "json":
+        return text
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidOption(f"invalid format: {text[:80]}", "use json or a JSON schema object")
+    return schema
+
+
+def warn_if_not_thinking(session: Session) -> None:
+    """Tell the person when thinking was asked of a model that cannot."""
+    if session.think and session.capabilities and "thinking" not in session.capabilities:
+        output.note(f'warning: model "{session.model}" does not support thinking output')
