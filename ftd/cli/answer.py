@@ -1,4 +1,4 @@
-"""Printing an answer as it streams: thinking marked off, words wrapped at the edge of a terminal, timings at the end."""
+"""Printing an answer as it streams: thinking marked off, words wrapped on a terminal, timings at the end."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ _MARGIN = 5
 
 
 class WordWrap:
-    """Writes text to a terminal and breaks lines between words; a word longer than a line is left to the terminal.
+    """Writes text to a terminal, breaking lines between words; a word longer than a line stays whole.
 
     A word is held until its end is known, so nothing that was written has to be taken back.
     """
@@ -127,7 +127,7 @@ class Answer:
 
 
 def timings(final: Mapping[str, Any]) -> str:
-    """Return the lines of ``--verbose`` from the last object of an answer; what is zero or missing has none."""
+    """Return the lines of ``--verbose`` from an answer's last object; what is zero has none."""
     lines = []
     for name, duration in (("total", "total_duration"), ("load", "load_duration")):
         if final.get(duration):

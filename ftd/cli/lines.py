@@ -56,8 +56,8 @@ class Lines:
 def read_message(read: Callable[[str, str], str]) -> str:
     """Read one message: a line, or what stands between ``\"\"\"`` over several.
 
-    ``read(prompt, placeholder)`` returns a line. A quote may follow a command (``/set system \"\"\"``); its marks are
-    kept there. Raises EOFError, KeyboardInterrupt.
+    ``read(prompt, placeholder)`` returns a line. A quote may follow a command, as in ``/set system \"\"\"``.
+    Raises EOFError, KeyboardInterrupt.
     """
     line = read(PROMPT, PLACEHOLDER)
     head, opened, rest = line.partition(QUOTE)

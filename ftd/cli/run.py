@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show_or_pull(client: Client, model: str, insecure: bool) -> dict[str, object]:
-    """Return what ``/api/show`` says about ``model``, after pulling it if it is missing. Raises RequestFailed."""
+    """Return what ``/api/show`` says of ``model``, pulled first if it is missing. Raises RequestFailed."""
     for attempt in ("first", "after pull"):
         try:
             shown: dict[str, object] = client.call("POST", "/api/show", {"model": model})

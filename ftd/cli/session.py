@@ -1,4 +1,4 @@
-"""What a conversation is made of, and the two ways to ask: one prompt (generate) or the next message (chat)."""
+"""A conversation: what it is made of, and two ways to ask, one prompt (generate) or a message (chat)."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ class Session:
         self._print(self.client.stream("/api/generate", {**self._body(), "prompt": prompt}), self._answer())
 
     def chat(self, content: str) -> None:
-        """Print the answer to the next message and remember both; an interrupted answer is remembered as it is.
+        """Print the answer to the next message and remember both, an interrupted answer as it is.
 
         Raises RequestFailed, and then the message is forgotten.
         """
@@ -103,7 +103,7 @@ class Session:
     def _print(self, items: Iterator[dict[str, Any]], answer: Answer) -> None:
         final: dict[str, Any] = {}
         spinner = progress.Spinner()
-        # closing the stream closes its connection, which is how an interrupted answer is aborted in the daemon
+        # closing the stream closes its connection, which aborts an interrupted answer in the daemon
         with contextlib.closing(items), spinner:  # type: ignore[type-var]
             try:
                 for item in items:

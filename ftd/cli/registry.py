@@ -1,0 +1,33 @@
+"""``ftd registry serve``: serve a store to other machines as an OCI registry."""
+
+import argparse
+import errno
+import logging
+from pathlib import Path
+
+from aiohttp import web
+
+from ftd import config, log
+from ftd.cli.serve import taken
+from ftd.errors import InvalidOption
+from ftd.registry.server import make_app
+from ftd.registry.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal ends it. Raises Conflict if something else listens at the address."""
+    if not 0 <= options.port <= 65535:
+        raise InvalidOption(f"--port must be between 0 and 65535: {options.port}")
+    loaded = config.load()
+    log.configure(loaded.server.log_level)
+    root = Path(options.root).expanduser() if options.root else loaded.registry.models_dir
+    logger.info(log.fields("registry", address=f"{options.host}:{options.port}", root=root))
+    try:
+        web.run_app(make_app(Store(root)), host=options.host, port=options.port, print=None, access_log=None)
+    except OSError as exc:
+        if exc.errno != errno.EADDRINUSE:
+            raise
+        raise taken(f"{options.host}:{options.port}") from exc
+    return 0
