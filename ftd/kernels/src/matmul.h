@@ -1,0 +1,85 @@
+// Arguments of the ops quantize and matmul.
+//
+// Fast precision: x is quantised per block of 32 values along K as x = d * q + z with q in -127 .. 127, and
+//   y = sum over blocks of  s * (d * I + z * C - offset * X) + m * X
+//   s, m, offset  scale, minimum and code offset of the weight's block      I = sum c * q, C = sum c (whole numbers, exact)
+//   X             sum of the block's quantised x
+// evaluated in float, block after block, with fused multiply-adds in one fixed order. Every version (scalar, AVX2,
+// AVX-512, one row or many) computes exactly this, so a result depends neither on the machine nor on the batch.
+#pragma once
+#include "matrix.h"
+#include "op.h"
+
+namespace ftd {
+
+constexpr int64_t BLOCK = 32;
+
+// T quantised rows. K is padded to pairs of blocks with zeros. Within a pair (b0, b1) q lies as
+// b0[0:16] b1[0:16] b0[16:32] b1[16:32]: what unpacking 32 bytes of nibbles gives without a shuffle.
+struct Activations {
+    int8_t* q;       // [T, padded K]
+    float* d;        // [T, padded K / 32] step
+    float* z;        // [T, padded K / 32] value of q = 0
+    float* sum32;    // [T, padded K / 32] X of each block
+    float* sum16;    // [T, padded K / 16] X of each half block
+    int32_t* q_sum;  // [T, padded K / 32] sum of q
+    int64_t blocks;  // padded K / 32
+};
+
+inline int64_t activation_blocks(int64_t k) { return (k + 2 * BLOCK - 1) / (2 * BLOCK) * 2; }
+
+inline int64_t activation_bytes(int64_t t, int64_t k) { return t * activation_blocks(k) * (32 + 6 * 4) + 64; }
+
+// Lays the arrays of t rows into memory (64-aligned, activation_bytes long).
+inline Activations place_activations(void* memory, int64_t t, int64_t k) {
+    const int64_t blocks = activation_blocks(k), items = t * blocks;
+    char* at = static_cast<char*>(memory);
+    Activations x;
+    x.blocks = blocks;
+    x.q = reinterpret_cast<int8_t*>(at);
+    x.d = reinterpret_cast<float*>(at + items * 32);
+    x.z = x.d + items;
+    x.sum32 = x.z + items;
+    x.sum16 = x.sum32 + items;
+    x.q_sum = reinterpret_cast<int32_t*>(x.sum16 + 2 * items);
+    return x;
+}
+
+struct QuantizeArgs {
+    const float* x;  // [rows, K]
+    int64_t k;
+    int32_t rows;    // Rows
+    Activations out;
+};
+
+// One product of a matmul op: out = start + x W^T, where start is zero, the bias, or out itself (residual).
+struct Product {
+    Matrix weight;
+    const float* bias;  // [N] or null
+    float* out;         // [rows, N]
+    int32_t add;        // out += instead of out =; excludes bias
+    int32_t exact;      // 1: floats of x times exact weights; 0: quantised x
+};
+
+struct MatmulArgs {
+    const Product* products;  // all of the same x
+    int32_t num_products;
+    int32_t rows;             // Rows
+    const float* x;           // [rows, K]; read by exact products
+    Activations activations;  // read by the others; made by a quantize op before
+    char* scratch;            // matmul_scratch_bytes(K) for each part
+    int64_t scratch_stride;
+};
+
+// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 4 rows of floats.
+inline int64_t matmul_scratch_bytes(int64_t k) {
+    const int64_t blocks = activation_blocks(k);
+    return blocks * 32 * (32 + 4 * 4) + 64;
+}
+
+// Whether a format's codes are small whole numbers, so that the fast precision can use them.
+inline bool has_integer_codes(const Matrix& w) {
+    return w.format >= Q8_0 && w.format <= NVFP4 && w.k % BLOCK == 0;
+}
+
+}  // namespace ftd

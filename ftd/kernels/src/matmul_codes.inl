@@ -1,0 +1,127 @@
+// Unpacks eight rows of codes and scales; included once for each instruction set, inside its namespace and target.
+//
+// A pair is two neighbouring blocks of a row: lo holds values 0-15 of both, hi values 16-31 (b0 in the low half).
+
+// The whole-number codes of a pair, as unsigned bytes (q8_0: signed). `single`: the second block is past the row.
+template <int32_t FORMAT>
+inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, __m256i* lo, __m256i* hi) {
+    using C = Codes<FORMAT>;
+    if constexpr (FORMAT == Q8_0) {
+        const auto* codes = reinterpret_cast<const __m256i*>(plane_row<int8_t>(w, 0, row, w.k) + 64 * pair);
+        const __m256i a = _mm256_loadu_si256(codes);
+        const __m256i b = single ? _mm256_setzero_si256() : _mm256_loadu_si256(codes + 1);
+        *lo = _mm256_permute2x128_si256(a, b, 0x20);
+        *hi = _mm256_permute2x128_si256(a, b, 0x31);
+        return;
+    }
+    const uint8_t* codes = plane_row<uint8_t>(w, 0, row, w.k / 2) + 32 * pair;
+    const __m256i bytes =
+        single ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)))
+               : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    *lo = _mm256_and_si256(bytes, nibble);
+    *hi = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+    if constexpr (C::FP4) {
+        const __m256i table =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(E2M1_CODES)));
+        *lo = _mm256_shuffle_epi8(table, *lo);
+        *hi = _mm256_shuffle_epi8(table, *hi);
+    }
+    if constexpr (C::HIGH1) {
+        int64_t bits = 0;
+        std::memcpy(&bits, plane_row<uint8_t>(w, 1, row, w.k / 8) + 8 * pair, single ? 4 : 8);
+        const __m256i spread = _mm256_set1_epi64x(bits);
+        const __m256i which_lo = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0404040404040404, 0x0505050505050505);
+        const __m256i which_hi = _mm256_add_epi8(which_lo, _mm256_set1_epi8(2));
+        const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
+        const __m256i sixteen = _mm256_set1_epi8(16);
+        const __m256i set_lo = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(spread, which_lo), bit), bit);
+        const __m256i set_hi = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(spread, which_hi), bit), bit);
+        *lo = _mm256_or_si256(*lo, _mm256_and_si256(set_lo, sixteen));
+        *hi = _mm256_or_si256(*hi, _mm256_and_si256(set_hi, sixteen));
+    }
+    if constexpr (FORMAT == Q6_K) {
+        const uint8_t* high = plane_row<uint8_t>(w, 1, row, w.k / 4) + 16 * pair;
+        const __m128i bytes16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high));
+        const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(bytes16), 0x50);  // b0 b0 b1 b1
+        const __m256i two = _mm256_set1_epi8(3);
+        const __m256i add_lo = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 2, 0, 2)), two);
+        const __m256i add_hi = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(4, 6, 4, 6)), two);
+        *lo = _mm256_or_si256(*lo, _mm256_slli_epi16(add_lo, 4));
+        *hi = _mm256_or_si256(*hi, _mm256_slli_epi16(add_hi, 4));
+    }
+}
+
+inline void transpose8(__m256 r[8]) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 4; ++i) {
+        a[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
+        b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
+        b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
+        b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; ++i) {
+        r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+
+// Eight halves, or the first `count` of them and zeros, without reading further.
+inline __m256 load_halves(const uint16_t* from, int count) {
+    if (count == 8) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    uint16_t part[8] = {};
+    std::memcpy(part, from, static_cast<size_t>(count) * 2);
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part)));
+}
+
+inline __m256 load_bytes(const uint8_t* from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+
+// Scales of 8 rows, blocks b0 .. b0 + count - 1 (b0 a multiple of 8): scales[GROUPS * b + g] and mins[b] hold 8 rows.
+template <int32_t FORMAT>
+inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __m256* scales, __m256* mins) {
+    using C = Codes<FORMAT>;
+    if constexpr (C::FP4) {
+        for (int r = 0; r < 8; ++r)
+            for (int g = 0; g < count * C::GROUPS; ++g) {
+                float minimum;
+                group_scale<FORMAT>(w, row + r, b0 * C::GROUPS + g, reinterpret_cast<float*>(scales + g) + r, &minimum);
+            }
+    } else if constexpr (FORMAT == Q6_K) {
+        for (int r = 0; r < 8; ++r) {
+            const __m256 d = _mm256_set1_ps(half_to_float(plane_row<uint16_t>(w, 3, row + r, w.k / 256)[b0 / 8]));
+            const int8_t* from = plane_row<int8_t>(w, 2, row + r, w.k / 16) + 2 * b0;
+            for (int half = 0; half < 2; ++half) {
+                const __m128i s = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * half));
+                scales[8 * half + r] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s)));
+            }
+        }
+        transpose8(scales);
+        transpose8(scales + 8);
+    } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
+        for (int r = 0; r < 8; ++r) {
+            constexpr int P = C::SCALES_PLANE;
+            const float d = half_to_float(plane_row<uint16_t>(w, P + 2, row + r, w.k / 256)[b0 / 8]);
+            const float dmin = half_to_float(plane_row<uint16_t>(w, P + 3, row + r, w.k / 256)[b0 / 8]);
+            scales[r] = _mm256_mul_ps(_mm256_set1_ps(d), load_bytes(plane_row<uint8_t>(w, P, row + r, w.k / 32) + b0));
+            mins[r] =
+                _mm256_mul_ps(_mm256_set1_ps(-dmin), load_bytes(plane_row<uint8_t>(w, P + 1, row + r, w.k / 32) + b0));
+        }
+        transpose8(scales);
+        transpose8(mins);
+    } else {
+        constexpr int P = C::SCALES_PLANE;
+        for (int r = 0; r < 8; ++r) scales[r] = load_halves(plane_row<uint16_t>(w, P, row + r, w.k / 32) + b0, count);
+        transpose8(scales);
+        if constexpr (C::MINS) {
+            for (int r = 0; r < 8; ++r)
+                mins[r] = load_halves(plane_row<uint16_t>(w, P + 1, row + r, w.k / 32) + b0, count);
+            transpose8(mins);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+// The ops quantize and matmul for each instruction set; only _matmul_cy.pyx includes this.
+#pragma once
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "matmul_block.h"
+#include "quantize_scalar.h"
+
+namespace ftd {
+
+namespace scalar {
+
+constexpr int64_t TILE_ROWS = 8;
+
+inline void quantize_row(const float* x, int64_t k, const Activations& out, int64_t t) {
+    quantize_row_scalar(x, k, out, t);
+}
+
+template <int32_t FORMAT>
+void tile_range(const Product& p, const Activations& x, int64_t begin, int64_t end, int64_t t0, int64_t t1, char*) {
+    for (int64_t row = begin; row < end; ++row)
+        for (int64_t t = t0; t < t1; ++t) store_product(p, t, row, dot_row_scalar<FORMAT>(p.weight, row, x, t));
+}
+
+template <int32_t FORMAT>
+void vector_rows(const Product& p, const Activations& x, int64_t begin, int64_t end) {
+    tile_range<FORMAT>(p, x, begin, end, 0, 1, nullptr);
+}
+
+inline void float_range(const Product& p, const float* x, int64_t begin, int64_t end, int64_t t0, int64_t t1,
+                        char* scratch) {
+    auto* values = reinterpret_cast<float*>(scratch);
+    for (int64_t row = begin; row < end; ++row) {
+        dequantize_row(p.weight, row, values);
+        for (int64_t t = t0; t < t1; ++t)
+            store_product(p, t, row, dot_floats_scalar(values, x + t * p.weight.k, p.weight.k));
+    }
+}
+
+#include "matmul_ops.inl"
+
+}  // namespace scalar
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2")
+namespace avx2 {
+#define FTD_VNNI 0
+#include "matmul_codes.inl"
+#include "matmul_vector.inl"
+#include "matmul_tile.inl"
+#include "matmul_float.inl"
+#include "quantize.inl"
+#include "matmul_ops.inl"
+#undef FTD_VNNI
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+namespace avx512 {
+#define FTD_VNNI 1
+#include "matmul_codes.inl"
+#include "matmul_vector.inl"
+#include "matmul_tile.inl"
+#include "matmul_float.inl"
+#include "quantize.inl"
+#include "matmul_ops.inl"
+#undef FTD_VNNI
+}  // namespace avx512
+#pragma GCC pop_options
+#endif
+
+inline OpFn quantize_select(int32_t isa) {
+#if defined(__x86_64__)
+    if (isa >= ISA_AVX512) return avx512::quantize_op;
+    if (isa >= ISA_AVX2) return avx2::quantize_op;
+#endif
+    return scalar::quantize_op;
+}
+
+inline OpFn matmul_select(int32_t isa) {
+#if defined(__x86_64__)
+    if (isa >= ISA_AVX512) return avx512::matmul_op;
+    if (isa >= ISA_AVX2) return avx2::matmul_op;
+#endif
+    return scalar::matmul_op;
+}
+
+}  // namespace ftd

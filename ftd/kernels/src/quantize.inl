@@ -1,0 +1,53 @@
+// Quantises rows of activations, eight floats at a time: the same bits as quantize_scalar.h.
+
+inline int32_t add_all(__m256i v) {
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    const __m128i two = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+inline float lowest(__m256 v) {
+    __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_min_ss(m, _mm_movehdup_ps(m)));
+}
+
+inline float highest(__m256 v) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+inline void quantize_block(const float* x, const Activations& out, int64_t t, int64_t b) {
+    __m256 v[4];
+    for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(x + 8 * i);
+    const float low = lowest(_mm256_min_ps(_mm256_min_ps(v[0], v[1]), _mm256_min_ps(v[2], v[3])));
+    const float high = highest(_mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3])));
+    const float d = (high - low) * (1.0f / 254.0f), z = 0.5f * (high + low);
+    const __m256 inverse = _mm256_set1_ps(d > 0.0f ? 1.0f / d : 0.0f), zero = _mm256_set1_ps(z);
+    const __m256 limit = _mm256_set1_ps(127.0f), lower = _mm256_set1_ps(-127.0f);
+    __m256i code[4];
+    for (int i = 0; i < 4; ++i) {
+        const __m256 scaled = _mm256_mul_ps(_mm256_sub_ps(v[i], zero), inverse);
+        code[i] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, limit), lower));
+    }
+    const __m256i first = _mm256_packs_epi32(code[0], code[1]), second = _mm256_packs_epi32(code[2], code[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+    int8_t* to = out.q + t * out.blocks * 32 + b / 2 * 64 + b % 2 * 16;
+    _mm_store_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(q));
+    _mm_store_si128(reinterpret_cast<__m128i*>(to + 32), _mm256_extracti128_si256(q, 1));
+    const int32_t sum0 = add_all(_mm256_add_epi32(code[0], code[1])), sum1 = add_all(_mm256_add_epi32(code[2], code[3]));
+    const int64_t i = t * out.blocks + b;
+    out.d[i] = d;
+    out.z[i] = z;
+    out.sum16[2 * i] = __builtin_fmaf(d, static_cast<float>(sum0), 16.0f * z);
+    out.sum16[2 * i + 1] = __builtin_fmaf(d, static_cast<float>(sum1), 16.0f * z);
+    out.sum32[i] = __builtin_fmaf(d, static_cast<float>(sum0 + sum1), 32.0f * z);
+    out.q_sum[i] = sum0 + sum1;
+}
+
+inline void quantize_row(const float* x, int64_t k, const Activations& out, int64_t t) {
+    for (int64_t b = 0; b < k / 32; ++b) quantize_block(x + 32 * b, out, t, b);
+    for (int64_t b = k / 32; b < out.blocks; ++b) clear_block(out, t, b);
+}
