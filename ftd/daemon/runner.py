@@ -151,7 +151,8 @@ class Runner:
         try:
             while not result.done():
                 self._load_moved.clear()
-                await asyncio.wait_for(self._load_moved.wait(), no_progress_timeout_s)
+                async with asyncio.timeout(no_progress_timeout_s):
+                    await self._load_moved.wait()
             self.ready = result.result()
         except TimeoutError:
             result.cancel()
@@ -256,7 +257,8 @@ class Runner:
         if self._cause is not None:
             self._kill()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), LAST_WORDS_S)
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._process.wait()
         await asyncio.wait({self._stderr_task}, timeout=LAST_WORDS_S)
         self._kill()
         code = self._process.returncode
@@ -354,7 +356,8 @@ class Runner:
             with suppress(EngineError):
                 self._send(Unload())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
         self._kill()
         self._ended(None)
         await self.exited.wait()
