@@ -5,7 +5,7 @@ tags, a ``tojson`` without HTML escapes, ``raise_exception`` and ``strftime_now`
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -62,6 +62,13 @@ def _raise_exception(message: Any) -> None:
     raise Refused(str(message)[:1000])
 
 
+def _as_list(value: Any) -> Any:
+    """Let filters that return generators (``map``, ``select``) be written as JSON too."""
+    if isinstance(value, Generator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -70,7 +77,12 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_as_list,
     )
 
 

@@ -119,9 +119,10 @@ class _Reader:
         if len(first) >= 2 * len(quote) and first.endswith(quote):
             return first[len(quote) : -len(quote)]
         start, parts = self._idx, [self._lines[self._idx].split(quote, 1)[1]]
-        for self._idx in range(start + 1, len(self._lines)):
-            line = self._lines[self._idx]
+        for idx in range(start + 1, len(self._lines)):
+            line = self._lines[idx]
             if line.rstrip().endswith(quote):
+                self._idx = idx
                 return "\n".join([*parts, line.rstrip()[: -len(quote)]])
             parts.append(line)
         self._fail("unexpected EOF", f"no closing {quote} for {first}", start)

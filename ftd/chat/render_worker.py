@@ -1,4 +1,4 @@
-"""The process in which templates run (``python -m ftd.chat.render_worker``): one request at a time over pipes.
+"""The process in which templates run, ``python -m ftd.chat.render_worker``: one request at a time.
 
     frame := length of the body (u32, little endian) · body (JSON object)
     down     {"op": "render", "kind", "source", "variables", "seal", "max_chars"}
@@ -7,15 +7,15 @@
              {"status": "ok", "text" or "literals"}
              {"status": "refused" or "invalid" or "failed" or "limit", "text": why}
 
-Templates come with model files and are not to be trusted: the sandbox, the limits set here (memory, no new files)
-and the parent's clock keep them in.
+Templates come with model files and are not to be trusted: the sandbox, the limits set here (memory, no new
+files) and the parent's clock keep them in.
 """
 
 import gc
 import json
+import pprint  # noqa: F401 (the filter of this name imports it)
 import resource
 import struct
-import pprint  # noqa: F401 (the filter of this name imports it)
 import sys
 import time
 from collections.abc import Iterable

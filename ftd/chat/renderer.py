@@ -1,7 +1,7 @@
 """The daemon's hold on the render worker: starts it, asks it, kills it when a template takes too long.
 
-One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs to one
-event loop; ``close`` ends the process.
+One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs to
+one event loop; ``close`` ends the process.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Renderer:
         return str(reply["text"])
 
     async def literals(self, source: str) -> list[str]:
-        """Return the texts that a Jinja template writes itself; raise InvalidTemplate if it does not parse."""
+        """Return the texts that a Jinja template writes itself; InvalidTemplate if it does not parse."""
         return [str(text) for text in (await self._ask({"op": "literals", "source": source}))["literals"]]
 
     async def close(self) -> None:

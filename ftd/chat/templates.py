@@ -1,8 +1,8 @@
 """Chat templates: from messages to the text of a prompt, whatever the template's language and moods.
 
-A template is probed once with a few tiny conversations (its *traits*), so that messages it would drop in silence or
-misprint are given to it in a shape that it prints. When it refuses a conversation (``raise_exception`` on the order
-of roles), the conversation is bent, step by step, until it is taken: a legal conversation never fails.
+A template is probed once with a few tiny conversations (its *traits*), so that messages which it would drop in
+silence or misprint are given to it in a shape that it prints. When it refuses a conversation (say, for the order
+of its roles), the conversation is bent, step by step, until it is taken: a legal conversation never fails.
 """
 
 import json
@@ -39,6 +39,7 @@ class Traits:
     developer: bool = True  # role developer is printed
     tool_calls: bool = True  # calls of assistant messages are printed
     tool_results: bool = True  # messages of role tool are printed
+    no_tools: bool = True  # tools may be none; otherwise they are an empty list
     object_arguments: bool = True  # arguments as an object come out as JSON; otherwise they are given as text
 
 
@@ -89,9 +90,9 @@ class ChatTemplate:
         think: bool | str | None = None,
         **extra: Any,
     ) -> Rendered:
-        """Return the prompt of a conversation; raise InvalidTemplate, or InvalidRequest for malformed messages.
+        """Return the prompt of a conversation; raise InvalidTemplate, or InvalidRequest for bad messages.
 
-        A last message of the assistant is continued. ``think`` False closes the thinking that a template opens.
+        A last message of the assistant is continued. ``think`` False closes thinking that a template opens.
         ``extra`` are further variables of Jinja templates.
         """
         prepared = conversation.prepare(messages)
@@ -101,8 +102,9 @@ class ChatTemplate:
             start = prepared.pop()
         guard, traits = await self._learn()
         seal = choose_seal(prepared, start, list(tools or ()), extra)
+        no_tools: list[Any] | None = None if traits.no_tools else []
         variables = {
-            "tools": [guard.seal_value(dict(tool), seal) for tool in tools] if tools else None,
+            "tools": [guard.seal_value(dict(tool), seal) for tool in tools] if tools else no_tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **_think_variables(think),
@@ -179,29 +181,37 @@ class ChatTemplate:
         result = {"role": "tool", "content": "ndl-result", "name": "ndl_call", "tool_call_id": "call00000"}
         answer = {"role": "assistant", "content": "ndl-answer"}
         traits = Traits()
-        if "ndl-user" not in await self._probed([user], traits):
-            typed = replace(traits, plain_content=False)
-            if "ndl-user" in await self._probed([user], typed):
-                traits = typed
+        for candidate in (
+            traits,
+            replace(traits, plain_content=False),
+            replace(traits, no_tools=False),
+            replace(traits, plain_content=False, no_tools=False),
+        ):
+            if "ndl-user" in await self._probed([user], candidate):
+                traits = candidate
+                break
         developer = {"role": "developer", "content": "ndl-developer"}
+        late = {"role": "system", "content": "ndl-late"}
+        several = await self._probed([system, user, answer, late, user], traits)
         traits = replace(
             traits,
             system="ndl-system" in await self._probed([system, user], traits),
-            late_system="ndl-system" in await self._probed([user, answer, system, user], traits),
+            late_system=all(text in several for text in ("ndl-system", "ndl-late")),
             developer="ndl-developer" in await self._probed([developer, user], traits),
         )
-        text = await self._probed([user, calls, result, answer, user], traits)
-        objects = "ndl_call" in text and "'ndl_key'" not in text and "ndl_value" in text
-        if not objects:
+        turns = [user, calls, result, answer, user]
+        text = await self._probed(turns, traits)
+        if "ndl_value" not in text or "'ndl_key'" in text:
             as_text = replace(traits, object_arguments=False)
-            other = await self._probed([user, calls, result, answer, user], as_text)
-            if "ndl_call" in other and "ndl_value" in other:
+            other = await self._probed(turns, as_text)
+            if "ndl_value" in other:
                 traits, text = as_text, other
-        return replace(traits, tool_calls="ndl_call" in text, tool_results="ndl-result" in text)
+        return replace(traits, tool_calls="ndl_value" in text, tool_results="ndl-result" in text)
 
     async def _probed(self, messages: list[Message], traits: Traits) -> str:
         """Render a probe; nothing if the template fails on it."""
-        variables = {"tools": None, "documents": None, "add_generation_prompt": True, **self._tokens}
+        variables = {"documents": None, "add_generation_prompt": True, **self._tokens}
+        variables["tools"] = None if traits.no_tools else []
         try:
             return await self._run(variables | {"messages": _shown(messages, traits)})
         except TemplateRefused:

@@ -125,7 +125,7 @@ class Tokenizer:
         return ids
 
     def encode_document(self, text: str) -> list[int]:
-        """Return the ids of text to embed: control tokens not recognised, BOS and EOS as the model wants them."""
+        """Return the ids of text to embed: no control tokens but the BOS and EOS that the model wants."""
         ids = self.encode_rendered(Rendered(text, "", frozenset()))
         return [*ids, min(self.eos_ids)] if self.add_eos and self.eos_ids else ids
 
@@ -167,7 +167,7 @@ class Tokenizer:
 class StreamDecoder:
     """Decodes ids as they come, holding bytes back until they are whole characters.
 
-    Special tokens are silent unless their text is markup that parsers look for (``<tool_call>``) or ``show_special``.
+    Special tokens are silent unless their text is markup that parsers look for, or ``show_special``.
     """
 
     def __init__(self, tokenizer: Tokenizer, show_special: bool = False) -> None:

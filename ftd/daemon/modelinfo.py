@@ -1,16 +1,17 @@
-"""What a stored model is, read from its manifest and small blobs: the one way the daemon looks at the store.
+"""What a stored model is, read from its manifest and small blobs: the daemon's one view of a model.
 
-    manifest.config   application/vnd.ftd.config.v1+json         FTW config: architecture, tensors, chunk hashes
+    manifest.config   application/vnd.ftd.config.v1+json         FTW config: architecture, tensor table
     layers            application/vnd.ftd.weights.dense.v1       weights, read by the engine only
                       application/vnd.ftd.tokenizer.v1+json      tokenizer.json
-                      application/vnd.ollama.image.template      Go template of a Modelfile; wins over Jinja
-                      application/vnd.ftd.template.jinja         Jinja template that came with the weights
+                      application/vnd.ollama.image.template      Go template, from a TEMPLATE line
+                      application/vnd.ftd.template.jinja         Jinja template that came with the weights;
+                                                                 of the two the more able one is used
                       application/vnd.ollama.image.system        text
                       application/vnd.ollama.image.params        JSON object
                       application/vnd.ollama.image.messages      JSON list of {"role", "content"}
                       application/vnd.ollama.image.license       text, any number of them
 
-Everything here is blocking and reads kilobytes to megabytes (the tokenizer); call it in a thread. Blobs are named
+Everything here blocks and reads kilobytes to megabytes (the tokenizer); call it in a thread. Blobs are named
 by their digest, so a result stays true for as long as the manifest digest stays the same.
 """
 
@@ -25,7 +26,7 @@ from ftd.chat.templates import template_capabilities
 from ftd.errors import BlobNotFound, DamagedBlob, Unsupported
 from ftd.ftw.format import FtwConfig, parse_config
 from ftd.names import ModelName
-from ftd.registry.manifest import Manifest
+from ftd.registry.manifest import Descriptor, Manifest
 from ftd.registry.store import Store
 
 MEDIA_CONFIG = "application/vnd.ftd.config.v1+json"
@@ -80,7 +81,7 @@ class ModelInfo:
     @property
     def context_length(self) -> int:
         """Tokens the model was trained for; 0 if it does not say."""
-        return int(self.config.hyperparameters.get("max_position_embeddings") or 0)
+        return _number(self.config, "max_position_embeddings")
 
 
 def read_model(store: Store, name: ModelName, *, tokenizer: bool = True) -> ModelInfo:
@@ -116,8 +117,14 @@ def info_of(store: Store, name: ModelName, manifest: Manifest, *, tokenizer: boo
         messages=_json(by_type, MEDIA_MESSAGES, list[dict[str, Any]]) or [],
         licenses=[_decode(data, MEDIA_LICENSE) for data in by_type.get(MEDIA_LICENSE, [])],
         capabilities=capabilities(config, template),
-        details=details(config),
+        details=details(config, next((x.origin for x in manifest.layers if x.origin), "")),
     )
+
+
+def read_json(store: Store, layer: Descriptor) -> dict[str, Any]:
+    """Return the JSON object in a layer; raise BlobNotFound or DamagedBlob."""
+    data = _read(store, layer.digest, MAX_TEXT_BYTES)
+    return _json({layer.media_type: [data]}, layer.media_type, dict[str, Any]) or {}
 
 
 def capabilities(config: FtwConfig, template: TemplateSource) -> tuple[str, ...]:
@@ -132,10 +139,10 @@ def family(config: FtwConfig) -> str:
     return str(config.metadata.get("general.architecture") or config.architecture)
 
 
-def details(config: FtwConfig) -> dict[str, Any]:
+def details(config: FtwConfig, parent: str = "") -> dict[str, Any]:
     """Return the ``details`` object of ``/api/tags``, ``/api/ps`` and ``/api/show``."""
-    found = {
-        "parent_model": "",
+    found: dict[str, Any] = {
+        "parent_model": parent,
         "format": "ftw",
         "family": family(config),
         "families": [family(config)],
@@ -146,8 +153,8 @@ def details(config: FtwConfig) -> dict[str, Any]:
         ("context_length", "max_position_embeddings"),
         ("embedding_length", "hidden_size"),
     ):
-        if value := config.hyperparameters.get(source):
-            found[key] = int(value)
+        if value := _number(config, source):
+            found[key] = value
     return found
 
 
@@ -164,6 +171,11 @@ _SMALL = frozenset(
 )
 
 
+def _number(config: FtwConfig, key: str) -> int:
+    value = config.hyperparameters.get(key)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
 def _read(store: Store, digest: str, max_bytes: int) -> bytes:
     if not store.blobs.has(digest):
         raise BlobNotFound(f"blob not found: {digest}", "pull the model again")
@@ -171,11 +183,16 @@ def _read(store: Store, digest: str, max_bytes: int) -> bytes:
 
 
 def _template(by_type: dict[str, list[bytes]]) -> TemplateSource:
-    if MEDIA_GO_TEMPLATE in by_type:
-        return TemplateSource("go", _text(by_type, MEDIA_GO_TEMPLATE))
-    if MEDIA_JINJA in by_type:
-        return TemplateSource("jinja", _text(by_type, MEDIA_JINJA))
-    return TemplateSource()
+    """Choose the Go template unless the Jinja template beside it can do more."""
+    go, jinja = _text(by_type, MEDIA_GO_TEMPLATE), _text(by_type, MEDIA_JINJA)
+    if go and jinja:
+        known = {"tools", "thinking"}
+        more = known & set(template_capabilities("jinja", jinja))
+        less = known & set(template_capabilities("go", go))
+        return TemplateSource("jinja", jinja) if len(more) > len(less) else TemplateSource("go", go)
+    if go:
+        return TemplateSource("go", go)
+    return TemplateSource("jinja", jinja) if jinja else TemplateSource()
 
 
 def _last(by_type: dict[str, list[bytes]], media_type: str) -> bytes:
