@@ -16,7 +16,18 @@ from ftd import log
 from ftd.engine import loader, memory, model_config, plan
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.embedder import Embedder
-from ftd.engine.messages import Embed, Finished, Generate, Load, Ready, Stats, TokenLogprob, Tokens, Up
+from ftd.engine.messages import (
+    Embed,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    Ready,
+    Stats,
+    TokenLogprob,
+    Tokens,
+    Up,
+)
 from ftd.engine.model import Model, workspace_needs
 from ftd.engine.models import families
 from ftd.engine.pages import PagePool
@@ -25,7 +36,7 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sampler import Sampler
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
-from ftd.errors import InvalidRequest
+from ftd.errors import EngineError, FtdError, InvalidRequest
 from ftd.ftw.format import FtwConfig
 from ftd.kernels import dispatch
 from ftd.kernels._pool import Pool
@@ -78,6 +89,7 @@ class Engine:
         self._sampler = Sampler(self.config.vocab_size)
         self._embedder = Embedder(send)
         self._request_ids: set[int] = set()
+        self._failures: dict[int, EngineError] = {}
         self._prefill_ns = self._decode_ns = self.graph_ns = 0
         self.load_ns = time.monotonic_ns() - started_ns
         self._ready(load.precision)
@@ -204,7 +216,13 @@ class Engine:
         logprobs: dict[int, TokenLogprob] = {}
         logits = self.model.logits
         for row, sequence in enumerate(batch.sampled_sequences):
-            token = self._sampler.sample(logits[row], sequence)
+            try:
+                token = self._sampler.sample(logits[row], sequence)
+            except EngineError as exc:  # logits that are not finite: the others of the batch go on
+                self._failures[sequence.request_id] = exc
+                self._scheduler.abort(sequence.request_id)
+                sampled.append(0)
+                continue
             sampled.append(token)
             if sequence.num_logprobs >= 0:
                 logprobs[sequence.request_id] = self._sampler.logprob(
@@ -222,7 +240,8 @@ class Engine:
                     self._request_ids.discard(ended)
                 continue
             self._request_ids.discard(sequence.request_id)
-            self._send(finished)
+            failure = self._failures.pop(sequence.request_id, None)
+            self._send(finished if failure is None else failed(failure, sequence.request_id))
 
     def _check_new(self, request_id: int) -> None:
         if request_id < 0 or request_id in self._request_ids:
@@ -261,6 +280,11 @@ class Engine:
             )
         )
         self._send(message)
+
+
+def failed(exc: FtdError, request_id: int | None = None) -> Failed:
+    """Return the message that carries ``exc`` to the daemon."""
+    return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
 
 
 def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig) -> Plan:

@@ -6,28 +6,40 @@ preemption nor a warm prefix changes a text.
 """
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from ftd.engine.graphs import Floats
-from ftd.engine.messages import SamplingParams
+from ftd.engine.messages import SamplingParams, TokenLogprob
 from ftd.engine.sequence import Sequence
 from ftd.errors import InvalidOption
 from ftd.kernels import dispatch
 
 MAX_LOGPROBS = 1024
+MAX_HISTORY_TOKENS = 1 << 24
 _MASK = (1 << 64) - 1
+
+# Not a number is in no range. Numbers beyond these make every logit equal or infinite.
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 1e4),
+    "top_p": (-1e4, 1e4),
+    "min_p": (-1e4, 1e4),
+    "typical_p": (-1e4, 1e4),
+    "repeat_penalty": (1e-4, 1e4),
+    "presence_penalty": (-1e4, 1e4),
+    "frequency_penalty": (-1e4, 1e4),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What sampling keeps of a request: parameters as the kernel wants them, a seed that is never None."""
+    """What sampling keeps of a request: parameters within the kernel's bounds, a seed that is never None."""
 
-    params: Any
+    params: SamplingParams
     seed: int
-    history_tokens: int
 
 
 def uniform(seed: int, count: int) -> float:
@@ -43,22 +55,37 @@ def _mix(value: int) -> int:
 
 
 class Sampler:
-    """Samples for all sequences of an engine. Stateless between calls but for each request's ``State``."""
+    """Samples for all sequences of an engine; keeps nothing between calls but each request's ``State``."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._choose = dispatch.get("sample")
+        self._choose: Callable[..., int] = dispatch.get("sample")
+        self._logprobs: Callable[..., tuple[float, list[tuple[int, float]]]] = dispatch.get("logprobs")
 
     def begin(self, sampling: SamplingParams, num_logprobs: int) -> State:
         """Return the state of a new request. Raises InvalidOption if its parameters are impossible."""
         if not -1 <= num_logprobs <= MAX_LOGPROBS:
             raise InvalidOption(f"number of logprobs must be between -1 and {MAX_LOGPROBS}: {num_logprobs}")
-        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        return State(sampling, seed, 0)
+        for name, (low, high) in _RANGES.items():
+            value = getattr(sampling, name)
+            if not low <= value <= high:
+                raise InvalidOption(f"{name} must be between {low:g} and {high:g}: {value}")
+        # Larger numbers mean the same and might not fit the kernel's integers.
+        params = msgspec.structs.replace(
+            sampling,
+            top_k=max(0, min(sampling.top_k, self._vocab_size)),
+            repeat_last_n=max(-1, min(sampling.repeat_last_n, MAX_HISTORY_TOKENS)),
+        )
+        return State(params, secrets.randbits(64) if sampling.seed is None else sampling.seed)
 
     def sample(self, logits: Floats, sequence: Sequence) -> int:
-        """Return the next id of ``sequence`` from its ``logits`` [V]."""
+        """Return the next id of ``sequence`` from its ``logits`` [V]; EngineError if they are not finite."""
         state = sequence.sampler_state
         assert isinstance(state, State)
         history = np.frombuffer(sequence.ids, np.int32)
         return int(self._choose(logits, state.params, history, uniform(state.seed, sequence.output_len)))
+
+    def logprob(self, logits: Floats, token: int, num_top: int) -> TokenLogprob:
+        """Return the log-probabilities of ``token`` and of the ``num_top`` best, before any filter."""
+        value, top = self._logprobs(logits, token, num_top)
+        return TokenLogprob(token, value, top)

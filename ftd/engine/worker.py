@@ -14,8 +14,8 @@ import time
 
 from ftd import log
 from ftd.engine.channel import Channel, Disconnected
-from ftd.engine.engine import Engine
-from ftd.engine.messages import Cancel, Down, Embed, Failed, Generate, GetStats, Load, Progress, Unload
+from ftd.engine.engine import Engine, failed
+from ftd.engine.messages import Cancel, Down, Embed, Generate, GetStats, Load, Progress, Unload
 from ftd.errors import EngineError, FtdError
 
 logger = logging.getLogger(__name__)
@@ -103,16 +103,12 @@ def handle(engine: Engine, channel: Channel, message: Down) -> None:
             case _:
                 raise EngineError(f"unexpected message: {type(message).__name__}")
     except FtdError as exc:
-        channel.send(_failed(exc, request_id))
-
-
-def _failed(exc: FtdError, request_id: int | None = None) -> Failed:
-    return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
+        channel.send(failed(exc, request_id))
 
 
 def _report(channel: Channel, exc: FtdError) -> None:
     try:
-        channel.send(_failed(exc))
+        channel.send(failed(exc))
         channel.flush()
     except Disconnected:
         pass  # nobody is left to tell

@@ -34,6 +34,7 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
         "embedding",
         "graph",
         "kv_store",
+        "logprobs",
         "matmul",
         "rms_norm",
         "rope",
