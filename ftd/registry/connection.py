@@ -24,7 +24,7 @@ USER_AGENT = f"ollama/0.13.5 (amd64 linux) ftd/{__version__}"
 MAX_TOKEN_BYTES = 2**16
 MAX_ERROR_BYTES = 2**12
 MAX_REDIRECTS = 10
-_READ_BUFFER_BYTES = 2**20
+_READ_BUFFER_BYTES = 2**18
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 T = TypeVar("T")
@@ -37,12 +37,17 @@ class TransientError(TransferError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How patient a transfer is. ``attempts`` counts tries in a row that moved less than 1 MiB."""
+    """How patient a transfer is, and in what portions it moves.
+
+    ``attempts`` counts tries in a row that moved less than 1 MiB. A blob gets one stream for each
+    ``stream_bytes``: what a stream has in its buffers is sent again after a kill.
+    """
 
     connect_s: float = 15.0
     stall_s: float = 30.0
     attempts: int = 6
     backoff_s: float = 1.0
+    stream_bytes: int = 128 * 2**20
     part_bytes: int = 32 * 2**20
     upload_part_bytes: int = 64 * 2**20
     progress_s: float = 0.06

@@ -14,6 +14,7 @@ import errno
 import hashlib
 import logging
 import re
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -36,6 +37,7 @@ _HASH_STEP_BYTES = 8 * _MIB
 _SYNC_STEP_BYTES = 64 * _MIB
 _MIN_PART_BYTES = 4 * _MIB
 _PROGRESS_BYTES = _MIB
+_MIN_WINDOW_BYTES = 256 * 1024
 _FLUSH_S = 0.25
 _MAX_REPAIRS = 2
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
@@ -103,9 +105,11 @@ class Download:
         self._unsaved = _Backlog(min(self._size // 200, 8 * _MIB))
         self._unsynced = _Backlog(_SYNC_STEP_BYTES)
         self._ranges_work = asyncio.Event()
+        self._window_bytes = _MIN_WINDOW_BYTES
 
     async def run(self, num_streams: int) -> None:
         """Fetch, verify and publish the blob; after a failure what is right stays on disk for the next try."""
+        num_streams = max(1, min(num_streams, self._size // self._limits.stream_bytes))
         try:
             for num_repairs in range(_MAX_REPAIRS + 1):
                 digest = await self._fetch_and_hash(num_streams)
@@ -129,6 +133,7 @@ class Download:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     async def _fetch_and_hash(self, num_streams: int) -> str:
+        self._window_bytes = max(_MIN_WINDOW_BYTES, self._size // (100 * num_streams))
         part_bytes = max(_MIN_PART_BYTES, min(self._limits.part_bytes, self._size // (4 * num_streams)))
         for start, end in self._partial.ranges.gaps(0, self._size):
             edges = [*range(start, end, part_bytes), end]
@@ -164,6 +169,7 @@ class Download:
         async with self._connection.request("GET", self._url, headers=headers) as response:
             if response.status == 206:
                 _check_content_range(response, part, self._size)
+                _clamp_window(response, self._window_bytes)
                 self._ranges_work.set()
                 async for offset, pieces, num_bytes in self._batches(response, part.start, part.end):
                     await self._store(offset, pieces, num_bytes)
@@ -196,7 +202,7 @@ class Download:
         self, response: aiohttp.ClientResponse, offset: int, end: int
     ) -> AsyncIterator[tuple[int, list[bytes], int]]:
         """Yield ``(offset, pieces, num_bytes)`` in order, each worth one write; nothing from ``end`` on."""
-        batch_bytes = max(64 * 1024, min(_MIB, self._size // 512))
+        batch_bytes = max(64 * 1024, min(_MIB, self._size // 1024))
         pieces: list[bytes] = []
         num_bytes, flushed_s = 0, time.monotonic()
         try:
@@ -293,6 +299,14 @@ def _check_content_range(response: aiohttp.ClientResponse, part: _Part, size: in
         raise TransientError(f"registry answered range {part.start}-{part.end - 1} with: {header[:80]!r}")
     if match[3] not in ("*", str(size)):
         raise TransferError(f"blob has {match[3]} bytes at the registry, the manifest says {size}")
+
+
+def _clamp_window(response: aiohttp.ClientResponse, window_bytes: int) -> None:
+    """Bound what the kernel takes from the registry before it is read: a kill loses that, and it is sent twice."""
+    transport = response.connection.transport if response.connection is not None else None
+    connected = transport.get_extra_info("socket") if transport is not None else None
+    if connected is not None:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, min(window_bytes, 2**30))
 
 
 async def _together(coroutines: list[Coroutine[Any, Any, Any]]) -> list[Any]:

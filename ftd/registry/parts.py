@@ -1,11 +1,12 @@
 """A download under construction: a sparse file, and a journal of which of its bytes are there.
 
     sha256-<hex>-partial          full length from the start; holes where bytes are missing
-    sha256-<hex>-partial.json     {"size":N,"ranges":[[start,end],…]}
+    sha256-<hex>-partial.json     one line {"size":N,"ranges":[[start,end],…]} a save; the last whole line counts
 
-The journal is replaced whole (rename) and only after the bytes it speaks of were written, so after a kill it is
-behind the file, never ahead. After a power failure it may be ahead; then the digest fails, and what differs is
-fetched again. The file is locked while a process works on it.
+The journal is appended to, only after the bytes it speaks of were written: after a kill it is behind the file,
+never ahead. (Not renamed into place: on ext4 that waits for the disk, and meanwhile the journal falls behind.)
+After a power failure it may be ahead; then the digest fails and what differs is fetched again. The file is
+locked while a process works on it.
 """
 
 import os
@@ -33,7 +34,8 @@ def _paths(blobs: BlobStore, digest: str) -> tuple[Path, Path]:
 def _read_journal(data: Path, journal: Path, size: int) -> RangeSet:
     """Return what the journal says is there; nothing if it does not fit the file."""
     try:
-        found = msgspec.json.decode(journal.read_bytes(), type=_Journal)
+        whole_lines = journal.read_bytes().rpartition(b"\n")[0]
+        found = msgspec.json.decode(whole_lines.rpartition(b"\n")[2], type=_Journal)
         stored = data.stat().st_size
     except (FileNotFoundError, msgspec.DecodeError):
         return RangeSet()
@@ -62,6 +64,10 @@ class PartialFile:
         self._is_published = False
         self.ranges = _read_journal(self._data, self._journal, size)
         os.ftruncate(fd, size)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._journal_fd = os.open(self._journal, flags, 0o644)
+        # A kill may have left half a line: end it, so that the next one starts at its own beginning.
+        self.save_journal(b"\n" + self.encode_journal())
 
     @classmethod
     def open(cls, blobs: BlobStore, digest: str, size: int) -> Self:
@@ -99,13 +105,11 @@ class PartialFile:
 
     def encode_journal(self) -> bytes:
         """Return the journal as it should be on disk now; call on the owner's thread."""
-        return msgspec.json.encode(_Journal(self.size, list(self.ranges)))
+        return msgspec.json.encode(_Journal(self.size, list(self.ranges))) + b"\n"
 
     def save_journal(self, journal: bytes) -> None:
-        """Replace the journal on disk; one thread at a time."""
-        temporary = self._journal.with_name(f"{self._journal.name}.new")
-        temporary.write_bytes(journal)
-        temporary.rename(self._journal)
+        """Append to the journal; any thread, in the order of encoding."""
+        os.write(self._journal_fd, journal)
 
     def publish(self) -> None:
         """Make the file, whose digest the caller has verified, the blob of its name."""
@@ -126,4 +130,5 @@ class PartialFile:
                 self._journal.unlink(missing_ok=True)
                 self._data.unlink(missing_ok=True)
         finally:
+            os.close(self._journal_fd)
             os.close(self._fd)
