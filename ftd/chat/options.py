@@ -1,8 +1,8 @@
 """Request options and Modelfile parameters: one table of names, types and defaults, one function that merges.
 
 Precedence: request > Modelfile > built-in; lists replace, they do not merge. JSON floats are cut to integers
-where an integer is meant, null is skipped, and names that older programs still send are ignored, with a warning
-in the log.
+where an integer is meant, null is skipped, and names that older programs still send are ignored, with a
+warning in the log.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The daemon's hold on the render worker: starts it, asks it, kills it when a template takes too long.
 
-One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs to
-one event loop; ``close`` ends the process.
+One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs
+to one event loop; ``close`` ends the process.
 """
 
 import asyncio

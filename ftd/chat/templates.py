@@ -1,8 +1,8 @@
 """Chat templates: from messages to the text of a prompt, whatever the template's language and moods.
 
-A template is probed once with a few tiny conversations (its *traits*), so that messages which it would drop in
-silence or misprint are given to it in a shape that it prints. When it refuses a conversation (say, for the order
-of its roles), the conversation is bent, step by step, until it is taken: a legal conversation never fails.
+A template is probed once with a few tiny conversations (its *traits*), so that messages which it would drop
+in silence or misprint are given to it in a shape that it prints. When it refuses a conversation (say, for the
+order of its roles), the conversation is bent, step by step, until it is taken: a legal one never fails.
 """
 
 import json
@@ -170,23 +170,24 @@ class ChatTemplate:
         return self._guard, self._traits
 
     async def _probe(self) -> Traits:
-        user = {"role": "user", "content": "ndl-user"}
+        user: Message = {"role": "user", "content": "ndl-user"}
         system = {"role": "system", "content": "ndl-system"}
         call = {
             "id": "call00000",
             "type": "function",
             "function": {"name": "ndl_call", "arguments": {"ndl_key": "ndl_value"}},
         }
-        calls = {"role": "assistant", "content": "", "tool_calls": [call]}
+        calls: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
         result = {"role": "tool", "content": "ndl-result", "name": "ndl_call", "tool_call_id": "call00000"}
         answer = {"role": "assistant", "content": "ndl-answer"}
         traits = Traits()
-        for candidate in (
+        candidates = (
             traits,
             replace(traits, plain_content=False),
             replace(traits, no_tools=False),
             replace(traits, plain_content=False, no_tools=False),
-        ):
+        )
+        for candidate in candidates:
             if "ndl-user" in await self._probed([user], candidate):
                 traits = candidate
                 break
@@ -210,7 +211,7 @@ class ChatTemplate:
 
     async def _probed(self, messages: list[Message], traits: Traits) -> str:
         """Render a probe; nothing if the template fails on it."""
-        variables = {"documents": None, "add_generation_prompt": True, **self._tokens}
+        variables: dict[str, Any] = {"documents": None, "add_generation_prompt": True, **self._tokens}
         variables["tools"] = None if traits.no_tools else []
         try:
             return await self._run(variables | {"messages": _shown(messages, traits)})

@@ -3,8 +3,8 @@
     check_request(body)   what can be refused before anything starts
     create(…)             the operation as a stream of status objects, Ollama's texts; raises FtdError
 
-All blocking work runs in threads. A create that fails or is abandoned leaves the store as it was: no manifest,
-no new blob, and no upload either (a failed create of a large file must not fill the disk).
+All blocking work runs in threads. A create that fails or is abandoned leaves the store as it was: no
+manifest, no new blob, and no upload either (a failed create of a large file must not fill the disk).
 """
 
 import asyncio
@@ -109,8 +109,8 @@ async def create(
 ) -> AsyncGenerator[Status, None]:
     """Yield the status objects of a create; the last one is ``{"status": "success"}``.
 
-    ``pull`` fetches a base model that is not in the store. Raises FtdError at any point; closing the generator
-    stops the work, and the store is as before.
+    ``pull`` fetches a base model that is not in the store. Raises FtdError at any point; closing the
+    generator stops the work, and the store is as before.
     """
     before = set(await asyncio.to_thread(lambda: list(store.blobs.digests())))
     uploads = sorted(set(request.files.values()))
