@@ -1,10 +1,11 @@
 """Which network addresses a transfer may connect to.
 
-Whoever can ask this program to pull can name any host, so addresses inside the network (private, link-local,
-loopback, …) are refused unless the configuration lists the host, or a caller on this machine asks, with
-``insecure``, for a registry on this machine. The check is made on the very address that is connected to: the
-resolver hands the HTTP client checked addresses only, and literal addresses are checked before each request and
-each redirect. Nothing is sent before the check, so the error cannot tell an open port from a closed one.
+Whoever can ask this program to pull can name any host, so addresses inside the network (private,
+link-local, loopback, …) are refused unless the configuration lists the host, or a caller on this machine
+asks, with ``insecure``, for a registry on this machine. The check is made on the very address that is
+connected to: the resolver hands the HTTP client checked addresses only, and literal addresses are checked
+before each request and each redirect. Nothing is sent before the check, so the error cannot tell an open
+port from a closed one.
 """
 
 import ipaddress
@@ -25,8 +26,8 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 class AddressPolicy:
     """The rule for one operation.
 
-    ``allowed`` lists ``host`` or ``host:port`` from the configuration; ``loopback`` is the one ``host:port``, in
-    lower case, that may lie on this machine, or "" for none.
+    ``allowed`` lists ``host`` or ``host:port`` from the configuration; ``loopback`` is the one
+    ``host:port``, in lower case, that may lie on this machine, or "" for none.
     """
 
     allowed: tuple[str, ...] = ()

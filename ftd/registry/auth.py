@@ -1,8 +1,8 @@
 """Credentials of the registry protocol: who we are, shown only to the host that asked.
 
-Three answers to a 401: ``Basic`` with a user and password from ``auth.json`` (the layout of docker's config file),
-and ``Bearer`` with a token from the realm, which must be on the registry's own host. The request for a token is
-signed with an ed25519 key in Ollama's form: ``<base64 public key blob>:<base64 signature>`` over
+Three answers to a 401: ``Basic`` with a user and password from ``auth.json`` (the layout of docker's config
+file), and ``Bearer`` with a token from the realm, which must be on the registry's own host. The request for
+a token is signed with an ed25519 key in Ollama's form: ``<base64 public key blob>:<base64 signature>`` over
 ``GET,<token URL>,<base64 of the hex sha256 of an empty body>``.
 """
 
@@ -146,7 +146,7 @@ class SigningKey:
 
 
 def load_credentials(folder: Path) -> Mapping[str, str]:
-    """Return ``host[:port]`` → base64 ``user:password`` from ``auth.json``; empty if there is no such file."""
+    """Return ``host[:port]`` → base64 ``user:password`` from ``auth.json``; empty without the file."""
     path = folder / CREDENTIALS_FILE
     try:
         document: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -181,8 +181,8 @@ class Authorizer:
     def token_requests(self, challenge: Challenge, registry: URL) -> list[tuple[URL, str | None]]:
         """Return the requests for a token to try in turn, as URL and Authorization header.
 
-        With configured credentials there is one. Without, the first is signed; the second is anonymous, for token
-        services that refuse a header they do not know.
+        With configured credentials there is one. Without, the first is signed; the second is anonymous, for
+        token services that refuse a header they do not know.
         """
         url = token_url(challenge, registry, time.time(), make_nonce())
         if basic := self.basic(registry):

@@ -99,8 +99,8 @@ class RegistryClient:
     ) -> AsyncGenerator[Status, None]:
         """Fetch a model and yield status objects; close the generator to leave (what arrived is kept).
 
-        ``insecure`` uses plain http. ``allow_loopback`` says that the caller is on this machine: together with
-        ``insecure`` the registry may be on it too.
+        ``insecure`` uses plain http. ``allow_loopback`` says that the caller is on this machine: together
+        with ``insecure`` the registry may be on it too.
         """
         yield {"status": "pulling manifest"}
         operation = self._operation(name, insecure, allow_loopback)
@@ -199,7 +199,8 @@ class RegistryClient:
         free = shutil.disk_usage(blobs.folder).free
         if needed > free:
             raise InsufficientSpace(
-                f"not enough space in {self._store.models_dir}: {format_bytes(needed)} ({needed} bytes) needed, "
+                f"not enough space in {self._store.models_dir}: "
+                f"{format_bytes(needed)} ({needed} bytes) needed, "
                 f"{format_bytes(free)} ({free} bytes) free",
                 "remove models or set FTD_MODELS to a larger disk",
             )

@@ -1,7 +1,7 @@
 """HTTP to one registry: address policy, credentials, redirects, and limits on everything that is read.
 
-A ``Connection`` serves one operation. Credentials go to the registry's own origin and nowhere else; each redirect is
-checked again; no encoding is accepted, so the bytes that arrive are the bytes that are counted.
+A ``Connection`` serves one operation. Credentials go to the registry's own origin and nowhere else; each
+redirect is checked again; no encoding is accepted, so the bytes that arrive are the bytes that are counted.
 """
 
 import asyncio
@@ -49,6 +49,7 @@ class Limits:
     backoff_s: float = 1.0
     stream_bytes: int = 128 * 2**20
     part_bytes: int = 32 * 2**20
+    min_part_bytes: int = 4 * 2**20
     upload_part_bytes: int = 64 * 2**20
     progress_s: float = 0.06
 

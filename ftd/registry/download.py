@@ -1,12 +1,12 @@
-"""One blob on its way from a registry to the disk: parallel ranges, verified while they arrive, repaired by chunk.
+"""One blob on its way from a registry to the disk: parallel ranges, verified as it comes, repaired by chunk.
 
     streams ──ranges──▶ PartialFile ──contiguous front──▶ hasher ──digest──▶ publish
                              ▲                               └ wrong: find the chunks that differ ┐
                              └───────────────── fetch those again ◀──────────────────────────────┘
 
-The hasher follows the contiguous front of the file in a thread. When the digest is wrong and the hashes of the
-blob's chunks are known, only chunks that differ are fetched again; otherwise the whole blob is, once. Memory is
-bounded by the number of streams, whatever the size of the blob.
+The hasher follows the contiguous front of the file in a thread. When the digest is wrong and the hashes of
+the blob's chunks are known, only chunks that differ are fetched again; otherwise the whole blob is, once.
+Memory is bounded by the number of streams, whatever the size of the blob.
 """
 
 import asyncio
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 _MIB = 2**20
 _HASH_STEP_BYTES = 8 * _MIB
 _SYNC_STEP_BYTES = 64 * _MIB
-_MIN_PART_BYTES = 4 * _MIB
 _PROGRESS_BYTES = _MIB
 _MIN_WINDOW_BYTES = 256 * 1024
 _FLUSH_S = 0.25
@@ -108,7 +107,7 @@ class Download:
         self._window_bytes = _MIN_WINDOW_BYTES
 
     async def run(self, num_streams: int) -> None:
-        """Fetch, verify and publish the blob; after a failure what is right stays on disk for the next try."""
+        """Fetch, verify and publish the blob; after a failure what is right stays for the next try."""
         num_streams = max(1, min(num_streams, self._size // self._limits.stream_bytes))
         try:
             for num_repairs in range(_MAX_REPAIRS + 1):
@@ -122,7 +121,7 @@ class Download:
                 raise
             raise InsufficientSpace(f"no space left while downloading: {self._partial.digest}") from exc
         finally:
-            # Threads cannot be cancelled, so the file is closed in a thread, after the last of them has left it.
+            # Threads cannot be cancelled: the file is closed in one, after the last of them has left it.
             await asyncio.shield(asyncio.to_thread(self._finish, self._partial.encode_journal()))
 
     def _finish(self, journal: bytes) -> None:
@@ -134,7 +133,9 @@ class Download:
 
     async def _fetch_and_hash(self, num_streams: int) -> str:
         self._window_bytes = max(_MIN_WINDOW_BYTES, self._size // (100 * num_streams))
-        part_bytes = max(_MIN_PART_BYTES, min(self._limits.part_bytes, self._size // (4 * num_streams)))
+        part_bytes = max(
+            self._limits.min_part_bytes, min(self._limits.part_bytes, self._size // (4 * num_streams))
+        )
         for start, end in self._partial.ranges.gaps(0, self._size):
             edges = [*range(start, end, part_bytes), end]
             self._parts.extend(map(_Part, edges[:-1], edges[1:]))
@@ -183,7 +184,7 @@ class Download:
             raise TransientError(f"registry ended a range early: {part.start} of {part.end}")
 
     async def _take_whole(self, response: aiohttp.ClientResponse) -> None:
-        """Take what is missing out of an answer that starts at the first byte although a range was asked for."""
+        """Take what is missing out of an answer that is the whole blob although a range was asked for."""
         if response.content_length not in (None, self._size):
             raise TransferError(
                 f"blob {self._partial.digest} has {response.content_length} bytes at the registry, "
@@ -302,7 +303,7 @@ def _check_content_range(response: aiohttp.ClientResponse, part: _Part, size: in
 
 
 def _clamp_window(response: aiohttp.ClientResponse, window_bytes: int) -> None:
-    """Bound what the kernel takes from the registry before it is read: a kill loses that, and it is sent twice."""
+    """Bound what the kernel takes before it is read: a kill loses that, and it is sent twice."""
     transport = response.connection.transport if response.connection is not None else None
     connected = transport.get_extra_info("socket") if transport is not None else None
     if connected is not None:

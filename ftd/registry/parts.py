@@ -1,12 +1,12 @@
 """A download under construction: a sparse file, and a journal of which of its bytes are there.
 
     sha256-<hex>-partial          full length from the start; holes where bytes are missing
-    sha256-<hex>-partial.json     one line {"size":N,"ranges":[[start,end],…]} a save; the last whole line counts
+    sha256-<hex>-partial.json     lines {"size":N,"ranges":[[start,end],…]}; the last whole one counts
 
-The journal is appended to, only after the bytes it speaks of were written: after a kill it is behind the file,
-never ahead. (Not renamed into place: on ext4 that waits for the disk, and meanwhile the journal falls behind.)
-After a power failure it may be ahead; then the digest fails and what differs is fetched again. The file is
-locked while a process works on it.
+The journal is appended to, only after the bytes it speaks of were written: after a kill it is behind the
+file, never ahead. (Not renamed into place: on ext4 that waits for the disk, and meanwhile the journal falls
+behind.) After a power failure it may be ahead; then the digest fails and what differs is fetched again. The
+file is locked while a process works on it.
 """
 
 import os
@@ -51,8 +51,8 @@ def held_bytes(blobs: BlobStore, digest: str, size: int) -> int:
 class PartialFile:
     """The file of one download. ``ranges`` may be changed by its owner's thread only.
 
-    Bytes that are in ``ranges`` are never written again unless ``forget`` was called first: whoever hashes them
-    may rely on that.
+    Bytes that are in ``ranges`` are never written again unless ``forget`` was called first: whoever hashes
+    them may rely on that.
     """
 
     def __init__(self, blobs: BlobStore, digest: str, size: int, fd: int) -> None:

@@ -5,9 +5,10 @@
     GET  /v2/N/tags/list                   HEAD GET  /v2/N/blobs/D
                                            HEAD GET PUT  /v2/N/manifests/TAG-or-digest
 
-A repository N is ``namespace/model``, or ``model`` alone for the default namespace. It is the same model as that
-name has in the store on the server's own machine: the served store keeps manifests under one host, by default the
-default host, so what was pulled or created here can be pulled from here, and what is pushed can be run here.
+A repository N is ``namespace/model``, or ``model`` alone for the default namespace. It is the same model as
+that name has in the store on the server's own machine: the served store keeps manifests under one host, by
+default the default host, so what was pulled or created here can be pulled from here, and what is pushed can
+be run here.
 """
 
 import asyncio
@@ -222,7 +223,7 @@ class _Handlers:
         digest = f"sha256:{manifest.digest}"
         if ":" in reference and parse_digest(reference) != digest:
             raise errors.DigestMismatch(f'digest mismatch, expected "{reference}", got "{digest}"')
-        # A manifest put by digest alone is kept under a tag that spells the digest, which the list leaves out.
+        # A manifest put by digest alone is kept under a tag that spells the digest; the list leaves it out.
         name = self._name(request, reference.replace(":", "-", 1))
         try:
             await asyncio.to_thread(self._store.write, name, manifest)

@@ -1,7 +1,7 @@
 """Which downloads are under way: one for each blob, however many watch it.
 
-A download starts with its first watcher, is shared by later ones, and is cancelled when the last of them leaves;
-what arrived stays on disk and the next watcher goes on from there.
+A download starts with its first watcher, is shared by later ones, and is cancelled when the last of them
+leaves; what arrived stays on disk and the next watcher goes on from there.
 """
 
 import asyncio

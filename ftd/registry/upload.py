@@ -1,7 +1,7 @@
-"""One blob on its way to a registry: in parts, each acknowledged, going on from where the registry says it is.
+"""One blob on its way to a registry: in acknowledged parts, going on from where the registry says it is.
 
-The registry's own count is the truth: after a broken link or a 416 the upload asks for its status and goes on at
-the offset it is given. A registry may send a part elsewhere (307); that place gets no credentials.
+The registry's own count is the truth: after a broken link or a 416 the upload asks for its status and goes
+on at the offset it is given. A registry may send a part elsewhere (307); that place gets no credentials.
 """
 
 import asyncio

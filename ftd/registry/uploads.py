@@ -4,8 +4,9 @@
                                  └ any other offset: UploadOutOfOrder, unchanged
                                  └ cancel ──▶ gone
 
-A session is one file, ``blobs/upload-<32 hex>``; its length is its offset, so sessions outlive a restart. Only the
-hash of what was received is kept in memory, and it is computed again from the file when it is not there.
+A session is one file, ``blobs/upload-<32 hex>``; its length is its offset, so sessions outlive a restart.
+Only the hash of what was received is kept in memory, and it is computed again from the file when it is not
+there.
 """
 
 import fcntl
