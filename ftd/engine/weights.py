@@ -31,9 +31,10 @@ class Weights:
         """Return tensor ``name`` as [size] f32; InvalidFtw if it is missing or shaped otherwise."""
         tensor = self.matrix(name, 1, size)
         if tensor.format == "f32":
-            return tensor.planes[0][0].astype(np.float32, copy=False)
-        values: Floats = dispatch.get("dequantize")(tensor)
-        return values[0]
+            row: Floats = tensor.planes[0][0].astype(np.float32, copy=False)
+            return row
+        dequantized: Floats = dispatch.get("dequantize")(tensor)[0]
+        return dequantized
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
