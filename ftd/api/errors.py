@@ -1,0 +1,67 @@
+"""The one place where an error of ours becomes an HTTP status and a body, in the dialect of its caller.
+
+ollama     {"error": "…", "hint": "…"?}
+openai     {"error": {"message", "type", "param", "code"}}
+"""
+
+from typing import Any, Literal
+
+from ftd.errors import (
+    Busy,
+    Conflict,
+    CorruptData,
+    EngineError,
+    Forbidden,
+    FtdError,
+    InvalidRequest,
+    NotFound,
+    PromptTooLong,
+    TransferError,
+    Unauthorized,
+    UploadOutOfOrder,
+)
+
+Dialect = Literal["ollama", "openai"]
+
+# class -> (status, code); looked up along the method resolution order, so a subclass needs no row
+ERROR_TABLE: dict[type[FtdError], tuple[int, str | None]] = {
+    InvalidRequest: (400, None),
+    PromptTooLong: (400, "context_length_exceeded"),
+    UploadOutOfOrder: (416, None),
+    Unauthorized: (401, "unauthorized"),
+    Forbidden: (403, "forbidden"),
+    NotFound: (404, "not_found"),
+    Conflict: (409, "conflict"),
+    Busy: (503, "server_busy"),
+    TransferError: (502, "transfer_failed"),
+    CorruptData: (500, "corrupt_data"),
+    EngineError: (500, "engine_error"),
+    FtdError: (500, None),
+}
+RETRY_AFTER_S = 1
+_OPENAI_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+
+
+def status_of(exc: FtdError) -> int:
+    """Return the HTTP status of an error."""
+    return _row(exc)[0]
+
+
+def _row(exc: FtdError) -> tuple[int, str | None]:
+    return next(ERROR_TABLE[cls] for cls in type(exc).__mro__ if cls in ERROR_TABLE)
+
+
+def render(exc: FtdError, dialect: Dialect) -> dict[str, Any]:
+    """Return the body that tells of an error."""
+    if dialect == "ollama":
+        body: dict[str, Any] = {"error": exc.message}
+        return body | {"hint": exc.hint} if exc.hint else body
+    status, code = _row(exc)
+    message = f"{exc.message} ({exc.hint})" if exc.hint else exc.message
+    kind = _OPENAI_TYPES.get(status, "api_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def headers_of(exc: FtdError) -> dict[str, str]:
+    """Return the headers that an error answer carries besides its type."""
+    return {"Retry-After": str(RETRY_AFTER_S)} if status_of(exc) == 503 else {}

@@ -1,0 +1,154 @@
+"""The one internal request and the events that answer it; every API is a framing of these.
+
+wire body ── parse ──▶ CompletionRequest ── daemon ──▶ Delta, Delta, …, Done ── frame ──▶ wire lines
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftd import units
+from ftd.api.jsontext import Fields
+from ftd.errors import InvalidRequest, Unsupported
+
+THINK_LEVELS = ("high", "medium", "low", "max")
+MAX_TOP_LOGPROBS = 20
+
+Think = bool | str | None
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """One request for text. ``messages`` is None for a plain prompt; then ``prompt`` and its fields count.
+
+    model: as the client wrote it. keep_alive_ns: None leaves what is set. template, system: None inherits.
+    num_logprobs: -1 none, 0 the chosen token only, n the n best too. truncate False refuses a long prompt.
+    """
+
+    model: str
+    stream: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive_ns: int | None = None
+    think: Think = None
+    num_logprobs: int = -1
+    truncate: bool = True
+    shift: bool | None = None
+    render_only: bool = False
+    messages: Sequence[Message] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    context: Sequence[int] = ()
+    raw: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """True for a conversation, False for a prompt."""
+        return self.messages is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to answer: the request only loads, or unloads, the model."""
+        return not self.messages if self.is_chat else not self.prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token, its exact bytes, the natural logarithm of its probability, and the best, descending."""
+
+    token: str
+    data: bytes
+    logprob: float
+    top: Sequence["Logprob"] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call the model makes; ``idx`` counts within the answer."""
+
+    id: str
+    idx: int
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one message of the engine adds to the answer."""
+
+    content: str = ""
+    thinking: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    logprobs: Sequence[Logprob] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when a client would learn nothing from it."""
+        return not (self.content or self.thinking or self.tool_calls or self.logprobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The end of an answer: why, and what it took.
+
+    reason: stop, length, load or unload. context: the ids of prompt and answer, None when not wanted.
+    truncated_messages, truncated_tokens: what was left out of the prompt to make it fit.
+    """
+
+    reason: str
+    total_ns: int = 0
+    load_ns: int = 0
+    prompt_tokens: int = 0
+    prompt_ns: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    output_ns: int = 0
+    context: Sequence[int] | None = None
+    truncated_messages: int = 0
+    truncated_tokens: int = 0
+
+
+Event = Delta | Done
+
+
+def parse_think(value: object) -> Think:
+    """Return the ``think`` field of a request: absent, a truth, or an effort."""
+    if value is None or isinstance(value, bool):
+        return value
+    accepted = '"high", "medium", "low", "max", true, or false'
+    if not isinstance(value, str):
+        raise InvalidRequest(f"think must be a boolean or string ({accepted})")
+    if value not in THINK_LEVELS:
+        raise InvalidRequest(f'invalid think value: "{value:.50}" (must be {accepted})')
+    return value
+
+
+def parse_logprobs(fields: Fields) -> int:
+    """Return ``num_logprobs`` from the fields ``logprobs`` and ``top_logprobs``."""
+    top = fields.integer("top_logprobs") or 0
+    if not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
+    return top if fields.flag("logprobs") else -1
+
+
+def parse_keep_alive(fields: Fields) -> int | None:
+    """Return the ``keep_alive`` field in nanoseconds, None when absent."""
+    return units.parse_keep_alive(fields.get("keep_alive"))
+
+
+def refuse_format(value: object) -> None:
+    """Refuse constrained output: accepting the field and ignoring it would be worse."""
+    if value not in (None, "", {}):
+        raise Unsupported(
+            "constrained output is not supported yet: format",
+            "leave format out and ask for JSON in the prompt",
+        )
+
+
+def refuse_images(images: Sequence[object], model: str) -> None:
+    """Refuse pictures: no model here can see."""
+    if images:
+        raise Unsupported(f'"{model}" does not support images', "remove images from the request")
