@@ -70,6 +70,30 @@ def matrix(values: NDArray[np.float32]) -> QuantMatrix:
     return QuantMatrix("f32", codes.shape, (codes,))
 
 
+def q8_0(values: NDArray[np.float32]) -> QuantMatrix:
+    """Return ``values`` [N, K] rounded to q8_0: 255 levels in each block of 32."""
+    rows, columns = values.shape
+    blocks = values.reshape(rows, -1, 32)
+    scales = (np.abs(blocks).max(axis=2) / 127).astype("<f2")
+    codes = np.rint(blocks / scales.astype(np.float32)[:, :, None]).astype(np.int8).reshape(rows, columns)
+    return QuantMatrix("q8_0", (rows, columns), (codes, scales))
+
+
+def quantized(model: Tiny) -> Tiny:
+    """Round every matrix of ``model`` to q8_0, in its tensors and in its oracle alike."""
+    import torch
+
+    tensors = dict(model.tensors)
+    state = model.oracle.state_dict()
+    for name, tensor in model.tensors.items():
+        if tensor.shape[0] > 1:
+            tensors[name] = rounded = q8_0(tensor.planes[0].astype(np.float32))
+            codes, scales = rounded.planes
+            exact = codes.astype(np.float32) * np.repeat(scales.astype(np.float32), 32, axis=1)
+            state[name].copy_(torch.from_numpy(exact))
+    return Tiny(model.architecture, model.hyperparameters, tensors, model.oracle)
+
+
 def make(case: str, seed: int = 1) -> Tiny:
     """Build the random model of ``CASES[case]``."""
     import torch
