@@ -64,7 +64,9 @@ def matmul(
     Raises ValueError if x is not f32 [T, K], bias is not f32 [N] or the precision is unknown.
     """
     check(x, weight, bias, precision)
-    rounded = quantize_activations(x) if uses_quantized_activations(weight, precision) else x.astype(np.float64)
+    rounded = (
+        quantize_activations(x) if uses_quantized_activations(weight, precision) else x.astype(np.float64)
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         out = rounded @ dequantize(weight).astype(np.float64).T
         if bias is not None:

@@ -1,0 +1,6 @@
+"""Types of the compiled module: the API is ReferenceGraph's."""
+
+from ftd.kernels.graph_ref import ReferenceGraph
+
+class CpuGraph(ReferenceGraph):
+    """A recorded step; see ReferenceGraph. Keeps weights and pages alive. One thread at a time."""
