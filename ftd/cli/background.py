@@ -6,7 +6,6 @@ at the same moment start two; the second finds the port taken and ends, and both
 
 import ipaddress
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,8 @@ from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable
 
 LOG_NAME = "serve.log"
+# what is started; a constant so that tests can start something smaller
+SERVE = (sys.executable, "-m", "ftd", "serve")
 _MAX_LOG_BYTES = 8 << 20
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -58,23 +59,28 @@ def _start(client: Client) -> None:
     output.note(f"starting the daemon: {client.address.url}, log {log_path}")
     with _open_log(log_path) as descriptor:
         start_of_log = os.fstat(descriptor.fileno()).st_size
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ftd", "serve"],
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            start_new_session=True,
-            cwd="/",
+        # not subprocess: the daemon outlives this process, and nobody here owns it
+        process_id = os.posix_spawnp(
+            SERVE[0],
+            SERVE,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, descriptor.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, descriptor.fileno(), 2),
+            ],
+            setsid=True,
         )
     deadline = time.monotonic() + _START_TIMEOUT_S
-    ended = False
+    exit_code = None
     while time.monotonic() < deadline:
         if client.is_up():
             return
-        if not ended and process.poll() is not None:
-            ended, deadline = True, time.monotonic() + _OTHER_TIMEOUT_S
+        if exit_code is None and (status := os.waitpid(process_id, os.WNOHANG))[0]:
+            exit_code = os.waitstatus_to_exitcode(status[1])
+            deadline = time.monotonic() + _OTHER_TIMEOUT_S
         time.sleep(_POLL_S)
-    state = f"ended with code {process.returncode}" if ended else "does not answer"
+    state = "does not answer" if exit_code is None else f"ended with code {exit_code}"
     raise DaemonUnreachable(
         f"the daemon {state}: {_last_line(log_path, start_of_log) or 'its log is empty'}", f"see {log_path}"
     )

@@ -17,6 +17,7 @@ from ftd.errors import FtdError
 
 _CONNECT_TIMEOUT_S = 5.0
 _MAX_LINE_BYTES = 64 << 20
+_READ_BYTES = 1 << 16
 _MAX_BODY_BYTES = 1 << 30
 
 
@@ -64,7 +65,7 @@ class Client:
         with self._send("POST", path, body) as response:
             if response.status >= 400:
                 _check(response.status, response.read(_MAX_BODY_BYTES))
-            while line := response.readline(_MAX_LINE_BYTES):
+            for line in _lines(response):
                 item = _decode(line)
                 if "error" in item:
                     raise RequestFailed(str(item["error"]), item.get("hint"), response.status)
@@ -109,6 +110,18 @@ class Client:
                 host, self.address.port, timeout=_CONNECT_TIMEOUT_S, context=ssl.create_default_context()
             )
         return http.client.HTTPConnection(host, self.address.port, timeout=_CONNECT_TIMEOUT_S)
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of a body as they come, by read1: readline takes a cut connection for the end."""
+    held = b""
+    while data := response.read1(_READ_BYTES):
+        *lines, held = (held + data).split(b"\n")
+        yield from lines
+        if len(held) > _MAX_LINE_BYTES:
+            raise DaemonUnreachable(f"the daemon sent a line of more than {_MAX_LINE_BYTES} bytes")
+    if held:
+        yield held
 
 
 def _check(status: int, data: bytes) -> None:

@@ -39,7 +39,7 @@ def _json(parser: "Parser") -> None:
 
 
 def _serve(parser: "Parser") -> None:
-    importlib.import_module("ftd.cli.serve").add_settings(parser)
+    importlib.import_module("ftd.cli.flags").add(parser)
 
 
 def _transfer(parser: "Parser") -> None:
@@ -49,7 +49,9 @@ def _transfer(parser: "Parser") -> None:
 
 def _run(parser: "Parser") -> None:
     _model(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="*", help="ask this, print the answer and end")
+    parser.add_argument(
+        "prompt", metavar="PROMPT", nargs="*", default=[], help="ask this, print the answer and end"
+    )
     parser.add_argument("--verbose", action="store_true", help="show timings after each answer")
     parser.add_argument("--format", metavar="FORMAT", help="json, or a JSON schema that answers must follow")
     parser.add_argument(

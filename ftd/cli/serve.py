@@ -2,32 +2,18 @@
 
 import argparse
 import errno
-from typing import Any
 
 import psutil
 
 from ftd import config, log
-from ftd.cli.usage import Parser
+from ftd.cli import flags
 from ftd.daemon import serve
 from ftd.errors import Conflict
 
 
-def add_settings(parser: Parser) -> None:
-    """Declare one flag for each setting: FTD_KEEP_ALIVE is ``--keep-alive``."""
-    for setting in config.SETTINGS:
-        parser.add_argument(
-            _flag(setting), dest=setting.name, metavar="VALUE", help=f"{setting.help} [{setting.variable}]"
-        )
-
-
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal ends it. Raises Conflict if something else listens at the address."""
-    flags: dict[str, Any] = {}
-    for setting in config.SETTINGS:
-        text = getattr(options, setting.name)
-        if text is not None:
-            flags[setting.name] = setting.parse(text)
-    loaded = config.load(flags)
+    loaded = config.load(flags.values(options))
     log.configure(loaded.server.log_level)
     try:
         serve.run(loaded)
@@ -58,7 +44,3 @@ def _holder(port: int) -> str:
     except psutil.Error:
         pass
     return ""
-
-
-def _flag(setting: config.Setting) -> str:
-    return "--" + setting.variable.removeprefix("FTD_").lower().replace("_", "-")
