@@ -15,7 +15,7 @@ from ftd.kernels.shapes import ArrayLike, expect, expect_range
 
 
 class SampleParams(Protocol):
-    """What decides the next token of a request; the value that switches a link of the chain off is in brackets."""
+    """What decides the next token of a request; in brackets, the value that switches a link off."""
 
     @property
     def temperature(self) -> float:
@@ -119,7 +119,9 @@ def probabilities(
         raise reject(float(x.max()))
     order = np.lexsort((np.arange(len(x)), -x))  # most probable first, lower ids first among equals
     if params.temperature <= 0.0:
-        return np.eye(1, len(x), int(order[0]))[0]
+        certain = np.zeros(len(x))
+        certain[order[0]] = 1.0
+        return certain
     if params.top_k > 0:
         order = order[: params.top_k]
     if params.typical_p < 1.0:
