@@ -314,7 +314,7 @@ async def check_template(renderer: Renderer, kind: str, source: str) -> None:
     if kind == "go":
         try:
             parse(source)
-        except (GoTemplateError, RecursionError) as exc:
+        except GoTemplateError as exc:
             raise InvalidTemplate(f"template error: {exc}") from exc
     elif kind == "jinja":
         await renderer.literals(source)

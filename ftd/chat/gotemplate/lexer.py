@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     |(?P<word>[^\W\d]\w*)
     |(?P<string>"(?:[^"\\\n]|\\.)*")
     |(?P<raw>`[^`]*`)
-    |(?P<char>'(?:[^'\\\n]|\\.[^']*)')
+    |(?P<char>'(?:[^'\\\n]|\\.)+')
     |(?P<punctuation>:=|[.|(),=])""",
     re.VERBOSE,
 )
@@ -60,7 +60,7 @@ class ActionPart:
 
 def parts(source: str) -> Iterator[TextPart | ActionPart]:
     """Yield the text and actions of a template in order; comments vanish."""
-    position, trim = 0, False
+    position, trim, line = 0, False, 1
     while True:
         start = source.find("{{", position)
         text = source[position:] if start < 0 else source[position:start]
@@ -68,21 +68,19 @@ def parts(source: str) -> Iterator[TextPart | ActionPart]:
             text = text.lstrip(_BLANKS)
         if start < 0:
             if text:
-                yield TextPart(text, _line(source, position))
+                yield TextPart(text, line)
             return
         inner = start + 2
         if source[inner : inner + 1] == "-" and source[inner + 1 : inner + 2] in tuple(_BLANKS):
             text = text.rstrip(_BLANKS)
             inner += 2
         if text:
-            yield TextPart(text, _line(source, position))
-        tokens, position, trim = _action(source, inner, _line(source, start))
+            yield TextPart(text, line)
+        line += source.count("\n", position, start)
+        tokens, position, trim = _action(source, inner, line)
         if tokens is not None:
-            yield ActionPart(tokens, _line(source, start))
-
-
-def _line(source: str, position: int) -> int:
-    return source.count("\n", 0, position) + 1
+            yield ActionPart(tokens, line)
+        line += source.count("\n", start, position)
 
 
 def _close(source: str, position: int) -> tuple[int, bool] | None:

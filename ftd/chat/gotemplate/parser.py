@@ -20,7 +20,10 @@ def parse(source: str) -> n.Tree:
     """Return the tree of ``source``; raise GoTemplateError with the line."""
     if len(source) > MAX_SOURCE_CHARS:
         raise GoTemplateError(f"template is longer than {MAX_SOURCE_CHARS} characters")
-    return _Parser(source).parse()
+    try:
+        return _Parser(source).parse()
+    except RecursionError:
+        raise GoTemplateError("template is nested too deeply") from None
 
 
 class _Parser:
