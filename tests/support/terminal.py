@@ -1,6 +1,7 @@
 """The real command line at a pseudo-terminal."""
 
 import fcntl
+import io
 import os
 import pty
 import select
@@ -11,6 +12,13 @@ import termios
 from pathlib import Path
 
 TIMEOUT_S = 30
+
+
+class TerminalStream(io.StringIO):
+    """Text written as to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

@@ -1,0 +1,69 @@
+"""``ftd ps``, checked against Ollama's layout typed by hand."""
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fake_api import FakeApi, model
+
+from ftd.cli.ps import processor
+
+
+def loaded(name: str, expires: str, **fields: int) -> dict[str, object]:
+    return {
+        **model(name),
+        "size": 260_000_000,
+        "size_vram": 0,
+        "context_length": 4096,
+        "expires_at": expires,
+        **fields,
+    }
+
+
+def soon(**delta: float) -> str:
+    return (datetime.now(UTC) + timedelta(**delta)).isoformat()
+
+
+def test_the_table_has_ollamas_columns(cli, api: FakeApi) -> None:
+    api.answers["GET /api/ps"] = {
+        "models": [
+            loaded("smollm2:latest", soon(minutes=4, seconds=30)),
+            loaded("big:latest", "2318-01-01T00:00:00Z", size=10**9, size_vram=520_000_000),
+            loaded("going:latest", soon(seconds=-5)),
+        ]
+    }
+    assert cli("ps").stdout == (
+        "NAME              ID              SIZE      PROCESSOR          CONTEXT    UNTIL                 \n"
+        "smollm2:latest    8eeb52dfb3bb    260 MB    100% CPU           4096       4 minutes from now    \n"
+        "big:latest        8eeb52dfb3bb    1 GB      48%/52% CPU/GPU    4096       Forever               \n"
+        "going:latest      8eeb52dfb3bb    260 MB    100% CPU           4096       Stopping...           \n"
+    )
+
+
+def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
+    models = [loaded("a:latest", soon(minutes=1))]
+    api.answers["GET /api/ps"] = {"models": models}
+    assert json.loads(cli("ps", "--json").stdout) == models
+
+
+def test_without_a_daemon_nothing_is_loaded_and_none_is_started(cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    result = cli("ps", "--json", env={"FTD_HOST": f"127.0.0.1:{port}"})
+    assert (result.returncode, result.stdout) == (0, "[]\n")
+    assert result.stderr == f"note: no daemon listens: http://127.0.0.1:{port}\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "size_vram", "text"),
+    [
+        (100, 0, "100% CPU"),
+        (100, 100, "100% GPU"),
+        (100, 52, "48%/52% CPU/GPU"),
+        (0, 0, "Unknown"),
+        (1, 2, "Unknown"),
+    ],
+)
+def test_processor(size: int, size_vram: int, text: str) -> None:
+    assert processor(size, size_vram) == text
