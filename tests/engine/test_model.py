@@ -19,7 +19,7 @@ from tests.engine import tiny
 PAGE_SIZE = 16
 MAX_PAGES = 5
 IMPLEMENTATIONS = ("reference", "cython")
-# Largest error relative to the spread of the logits. The fast path rounds activations to 8 bits and K and V to
+# Largest error relative to the spread of the logits. The fast path rounds activations to 8 bits, K and V to
 # half precision.
 TOLERANCE = {"f32": 2.5e-4, "fast": 0.12}
 PROMPT = [int(value) for value in np.random.default_rng(7).integers(0, tiny.SIZES["vocab_size"], 70)]
