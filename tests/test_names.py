@@ -34,10 +34,41 @@ def test_a_name_gets_its_defaults_and_its_shortest_form(text: str, full: str, di
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "mm:", ":t", "/nn/mm", "//mm", "hh//", "hh/nn/", "@t", "m@d", "^", "-hh/nn/mm:tt", "hh/nn/mm:-tt"]
-    + ["host/name:space/model:tag", "a/b/c/d", "hf.co/x", "../x", "..", "a/../b", "m:..", "m:a/b", "m\nn", "m\0"]
-    + ["m" * 81, f"m:{'t' * 81}", f"{'n' * 81}/m", f"{'h' * 351}/n/m", "ｍ", "m٣", "ftp://h/n/m", "é"]
-    + ["m:latest@sha256:" + HEX, "sha256:../../x"],
+    [
+        "",
+        " ",
+        "mm:",
+        ":t",
+        "/nn/mm",
+        "//mm",
+        "hh//",
+        "hh/nn/",
+        "@t",
+        "m@d",
+        "^",
+        "-hh/nn/mm:tt",
+        "hh/nn/mm:-tt",
+        "host/name:space/model:tag",
+        "a/b/c/d",
+        "hf.co/x",
+        "../x",
+        "..",
+        "a/../b",
+        "m:..",
+        "m:a/b",
+        "m\nn",
+        "m\x00",
+        "m" * 81,
+        f"m:{'t' * 81}",
+        f"{'n' * 81}/m",
+        f"{'h' * 351}/n/m",
+        "ｍ",
+        "m٣",
+        "ftp://h/n/m",
+        "é",
+        "m:latest@sha256:" + HEX,
+        "sha256:../../x",
+    ],
 )
 def test_an_illegal_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
@@ -81,9 +112,24 @@ def test_a_digest_is_returned_unchanged() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "sha256:", HEX, f"sha256-{HEX}", f"sha512:{HEX}", f"sha256:{HEX[:-1]}", f"sha256:{HEX}0"]
-    + [f"sha256:{HEX.upper()}", f"sha256:{HEX[:-1]}g", f"sha256:{HEX}\n", f" sha256:{HEX}", f"SHA256:{HEX}"]
-    + ["sha256:../../../../etc/passwd", f"sha256:{'../' * 21}x", f"sha256:{HEX[:-1]}\0", "sha256:" + "٣" * 64],
+    [
+        "",
+        "sha256:",
+        HEX,
+        f"sha256-{HEX}",
+        f"sha512:{HEX}",
+        f"sha256:{HEX[:-1]}",
+        f"sha256:{HEX}0",
+        f"sha256:{HEX.upper()}",
+        f"sha256:{HEX[:-1]}g",
+        f"sha256:{HEX}\n",
+        f" sha256:{HEX}",
+        f"SHA256:{HEX}",
+        "sha256:../../../../etc/passwd",
+        f"sha256:{'../' * 21}x",
+        f"sha256:{HEX[:-1]}\x00",
+        "sha256:" + "٣" * 64,
+    ],
 )
 def test_a_digest_in_any_other_form_is_refused(text: str) -> None:
     with pytest.raises(InvalidDigest, match="invalid digest format"):

@@ -7,7 +7,6 @@ a token is signed with an ed25519 key in Ollama's form: ``<base64 public key blo
 """
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -156,7 +155,7 @@ def load_credentials(folder: Path) -> Mapping[str, str]:
             base64.b64decode(value, validate=True)
     except FileNotFoundError:
         return {}
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, binascii.Error) as exc:
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as exc:
         raise CorruptData(
             f"cannot read {path}: {exc}", 'write it as {"auths":{"host:port":{"auth":"…"}}}'
         ) from exc

@@ -8,14 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftd.errors import CorruptData
-from ftd.registry.manifest import MANIFEST_OCI, MANIFEST_V2, Descriptor, Manifest, build_manifest, parse_manifest
+from ftd.registry.manifest import (
+    MANIFEST_OCI,
+    MANIFEST_V2,
+    Descriptor,
+    Manifest,
+    build_manifest,
+    parse_manifest,
+)
 
 A = "sha256:" + "a" * 64
 B = "sha256:" + "b" * 64
 GOLDEN = (
     b'{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",'
     b'"config":{"mediaType":"application/vnd.ftd.config.v1+json","digest":"' + A.encode() + b'","size":3},'
-    b'"layers":[{"mediaType":"t","digest":"' + B.encode() + b'","size":5,"from":"base:latest","name":"a\\u003cb"}]}\n'
+    b'"layers":[{"mediaType":"t","digest":"'
+    + B.encode()
+    + b'","size":5,"from":"base:latest","name":"a\\u003cb"}]}\n'
 )
 # sha256sum of the golden bytes, computed outside this program.
 GOLDEN_DIGEST = "15a9b39f4f147562616b4ac970d8059c528b4555a68373dfd72f02b78417fc6f"
@@ -70,8 +79,19 @@ def test_the_last_layer_of_a_type_counts() -> None:
 
 @pytest.mark.parametrize(
     "digest",
-    ["", "x", A[:-1], A + "0", A.upper(), A.replace(":", "-"), "sha512:" + "a" * 64, "sha256:../../../x"]
-    + [A + "\n", "/etc/passwd", "sha256:" + "../" * 21 + "a"],
+    [
+        "",
+        "x",
+        A[:-1],
+        A + "0",
+        A.upper(),
+        A.replace(":", "-"),
+        "sha512:" + "a" * 64,
+        "sha256:../../../x",
+        A + "\n",
+        "/etc/passwd",
+        "sha256:" + "../" * 21 + "a",
+    ],
 )
 @pytest.mark.parametrize("where", ["config", "layers"])
 def test_a_bad_digest_is_refused_wherever_it_stands(digest: str, where: str) -> None:
@@ -90,7 +110,18 @@ def test_a_size_that_is_no_length_is_refused(size: object) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[]", b"null", b"\xff", b"{}", b'{"config":3}', b"[" * 100_000, b"<html>", b" " * (4 * 2**20 + 1)],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"{}",
+        b'{"config":3}',
+        b"[" * 100_000,
+        b"<html>",
+        b" " * (4 * 2**20 + 1),
+    ],
 )
 def test_what_is_no_manifest_is_refused(raw: bytes) -> None:
     with pytest.raises(CorruptData):
@@ -114,8 +145,12 @@ def test_other_documents_and_contradictions_are_refused(changes: dict[str, Any])
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just(A),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["digest", "size", "mediaType", "from", "name", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["digest", "size", "mediaType", "from", "name", "x"]), inner, max_size=4
+        )
+    ),
     max_leaves=8,
 )
 

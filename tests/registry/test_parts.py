@@ -74,8 +74,16 @@ def test_a_line_torn_by_a_kill_does_not_count(blobs: BlobStore, torn: bytes) -> 
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{}", b"[]", b'{"size":11,"ranges":[[0,3]]}', b'{"size":10,"ranges":[[0,11]]}']
-    + [b'{"size":10,"ranges":[[3,3]]}', b'{"size":10,"ranges":[[-1,3]]}', b'{"size":10,"ranges":[[5,3]]}'],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"size":11,"ranges":[[0,3]]}',
+        b'{"size":10,"ranges":[[0,11]]}',
+        b'{"size":10,"ranges":[[3,3]]}',
+        b'{"size":10,"ranges":[[-1,3]]}',
+        b'{"size":10,"ranges":[[5,3]]}',
+    ],
 )
 def test_a_journal_that_cannot_be_true_counts_as_none(blobs: BlobStore, line: bytes) -> None:
     interrupted(blobs)

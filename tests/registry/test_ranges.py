@@ -1,5 +1,7 @@
 """Range sets, checked against plain sets of integers."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,9 @@ changes = st.lists(st.tuples(st.booleans(), spans), max_size=30)
 
 
 @given(changes, spans)
-def test_a_range_set_is_a_set_of_integers(operations: list[tuple[bool, tuple[int, int]]], window: tuple[int, int]) -> None:
+def test_a_range_set_is_a_set_of_integers(
+    operations: list[tuple[bool, tuple[int, int]]], window: tuple[int, int]
+) -> None:
     ranges, model = RangeSet(), set[int]()
     for is_add, (start, end) in operations:
         (ranges.add if is_add else ranges.remove)(start, end)
@@ -20,7 +24,7 @@ def test_a_range_set_is_a_set_of_integers(operations: list[tuple[bool, tuple[int
     assert {byte for start, end in held for byte in range(start, end)} == model
     assert ranges.num_bytes == len(model)
     assert all(start < end for start, end in held)
-    assert all(end < start for (_, end), (start, _) in zip(held, held[1:], strict=False))
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(held))
     gaps = ranges.gaps(*window)
     assert {byte for start, end in gaps for byte in range(start, end)} == set(range(*window)) - model
     front = ranges.front(window[0])

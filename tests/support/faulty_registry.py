@@ -1,4 +1,4 @@
-"""A registry with chosen faults, and models to put into it: what the tests of transfers are checked against."""
+"""A registry with chosen faults, and models to put into it: what tests of transfers are checked against."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,9 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def manifest_of(config: bytes, layers: Sequence[bytes], media_type: str = "application/octet-stream") -> bytes:
+def manifest_of(
+    config: bytes, layers: Sequence[bytes], media_type: str = "application/octet-stream"
+) -> bytes:
     """Return manifest bytes for these blobs."""
     entries = [
         {"mediaType": media_type, "digest": digest_of(data), "size": len(data)} for data in (config, *layers)
@@ -39,7 +41,9 @@ def ftw_config(blob: bytes, chunk_bytes: int) -> bytes:
         for start in range(0, len(blob), chunk_bytes)
     ]
     entry = {"digest": digest_of(blob), "size": len(blob), "media_type": "x"}
-    return json.dumps({"format": "ftw", "blobs": [{**entry, "chunk_bytes": chunk_bytes, "chunks": chunks}]}).encode()
+    return json.dumps(
+        {"format": "ftw", "blobs": [{**entry, "chunk_bytes": chunk_bytes, "chunks": chunks}]}
+    ).encode()
 
 
 @dataclass
