@@ -62,7 +62,7 @@ def apply(session: Session, reader: "Reader", rest: str) -> None:
 
 
 def _parameter(session: Session, value: str) -> None:
-    name, *texts = value.split()
+    name, *texts = value.split() or [""]
     if not texts:
         print(_USAGE_PARAMETER + " ".join(sorted(OPTIONS)))
         return

@@ -1,0 +1,144 @@
+"""``ftd create``: what is uploaded and what is asked of the daemon."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from fake_api import FakeApi
+
+from ftd.chat.modelfile import parse_modelfile
+from ftd.cli.create import request
+from ftd.errors import InvalidModelfile
+
+DATA = b"GGUF" + bytes(1000)
+DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
+SUCCESS = [{"status": "parsing GGUF"}, {"status": "writing manifest"}, {"status": "success"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder the command runs in, with a model file in ``weights/``."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "m.gguf").write_bytes(DATA)
+    return tmp_path
+
+
+def test_a_file_is_hashed_uploaded_and_named_by_its_relative_path(cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    (folder / "Modelfile").write_text(
+        'FROM weights/m.gguf\nSYSTEM Be kind.\nPARAMETER stop "<|end|>"\nPARAMETER top_k 5\n'
+        "MESSAGE user hi\nLICENSE MIT\n"
+    )
+    result = cli("create", "kind")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == (
+        f"gathering model components\nhashing m.gguf\ncopying file {DIGEST}\n"
+        "parsing GGUF\nwriting manifest\nsuccess\n"
+    )
+    assert api.blobs == {DIGEST: DATA}
+    assert api.bodies("/api/create") == [
+        {
+            "model": "kind",
+            "files": {"weights/m.gguf": DIGEST},
+            "system": "Be kind.",
+            "parameters": {"stop": ["<|end|>"], "top_k": 5},
+            "messages": [{"role": "user", "content": "hi"}],
+            "license": ["MIT"],
+        }
+    ]
+
+
+def test_what_the_daemon_has_is_not_sent_again(cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    api.blobs[DIGEST] = b""
+    (folder / "My.modelfile").write_text("FROM ./weights/m.gguf\n")
+    assert cli("create", "-f", "My.modelfile", "-q", "q8_0", "m").returncode == 0
+    assert [method for method, path, _ in api.requests if "blobs" in path] == ["HEAD"]
+    assert api.bodies("/api/create")[0]["quantize"] == "q8_0"
+
+
+def test_paths_are_relative_to_the_modelfile(cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    (folder / "weights" / "Modelfile").write_text("FROM ./m.gguf\n")
+    assert cli("create", "m", "-f", "weights/Modelfile").returncode == 0
+    assert api.bodies("/api/create")[0]["files"] == {"m.gguf": DIGEST}
+
+
+def test_a_name_is_a_model(cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    (folder / "Modelfile").write_text("FROM smollm2:latest\nTEMPLATE {{ .Prompt }}\n")
+    cli("create", "m")
+    assert api.bodies("/api/create") == [
+        {"model": "m", "from": "smollm2:latest", "template": "{{ .Prompt }}"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("modelfile", "error"),
+    [
+        (None, "error: specified Modelfile wasn't found\nhint: use -f FILE\n"),
+        (
+            "FROM ./none.gguf\n",
+            "error: FROM names a file that does not exist: {folder}/none.gguf\nhint: correct the path\n",
+        ),
+        ("SYSTEM x\n", "error: Modelfile: no FROM line\nhint: start with FROM and a model or a file\n"),
+    ],
+)
+def test_a_bad_modelfile_fails_before_anything_is_sent(
+    cli, api: FakeApi, folder: Path, modelfile: str | None, error: str
+) -> None:
+    if modelfile is not None:
+        (folder / "Modelfile").write_text(modelfile)
+    result = cli("create", "m")
+    assert result.returncode == 1
+    assert result.stderr.removeprefix("gathering model components\n") == error.format(folder=folder)
+    assert api.requests == []
+
+
+def test_a_missing_file_after_f_is_named(cli) -> None:
+    result = cli("create", "m", "-f", "nowhere")
+    assert result.stderr == "error: specified Modelfile wasn't found\nhint: no such file: nowhere\n"
+
+
+def uploads(folder: Path, modelfile: str) -> list[tuple[str, str]]:
+    _, found = request("m", parse_modelfile(modelfile.encode()), folder)
+    return [(field, file.name) for field, file in found]
+
+
+def test_a_folder_of_safetensors_brings_its_side_files(folder: Path) -> None:
+    model = folder / "hf"
+    (model / "sub").mkdir(parents=True)
+    for name in (
+        "model-2.safetensors",
+        "model-1.safetensors",
+        "config.json",
+        "tokenizer.model",
+        "x.gguf",
+        "README.md",
+    ):
+        (model / name).touch()
+    assert uploads(folder, "FROM ./hf") == [
+        ("files", name)
+        for name in ("model-1.safetensors", "model-2.safetensors", "config.json", "tokenizer.model")
+    ]
+
+
+def test_a_folder_of_gguf_shards(folder: Path) -> None:
+    (folder / "weights" / "n.gguf").touch()
+    (folder / "weights" / "config.json").touch()
+    assert uploads(folder, "FROM weights") == [("files", "m.gguf"), ("files", "n.gguf")]
+
+
+def test_an_empty_folder_and_a_link_out_of_it_are_refused(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    with pytest.raises(InvalidModelfile, match="no GGUF or safetensors files in the folder"):
+        uploads(folder, "FROM ./empty")
+    (folder / "empty" / "m.gguf").symlink_to("/etc/passwd")
+    with pytest.raises(InvalidModelfile, match="insecure path"):
+        uploads(folder, "FROM ./empty")
+
+
+def test_an_adapter_must_exist(folder: Path) -> None:
+    assert uploads(folder, "FROM x\nADAPTER weights/m.gguf") == [("adapters", "m.gguf")]
+    with pytest.raises(InvalidModelfile, match="ADAPTER names a file that does not exist"):
+        uploads(folder, "FROM x\nADAPTER lora")
