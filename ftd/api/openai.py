@@ -307,3 +307,8 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
     function = {"name": call.name, "arguments": arguments}
     return {"id": call.id, "index": call.idx, "type": "function", "function": function}
+
+
+def wants_usage(fields: Fields) -> bool:
+    """Say whether a stream shall end with the token counts."""
+    return Fields(fields.mapping("stream_options"), "stream_options.").flag("include_usage")

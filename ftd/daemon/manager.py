@@ -24,6 +24,7 @@ from ftd.daemon.load_spec import LoadSpec, load_message
 from ftd.daemon.runner import WORKER_COMMAND, Runner
 from ftd.engine.messages import Ready
 from ftd.errors import Busy, FtdError
+from ftd.names import ModelName
 from ftd.units import FOREVER_NS
 
 logger = logging.getLogger(__name__)
@@ -185,10 +186,12 @@ class ModelManager:
         engine.is_doomed = True
         self._wake.set()
 
-    def expire(self, key: str) -> None:
-        """Unload the model of this key as soon as it is idle; nothing happens if it is not loaded."""
+    def expire(self, key: str, name: ModelName | None = None) -> None:
+        """Unload the model of this key, or loaded by this name, once idle; it need not be loaded."""
         engine = self._engine
-        if engine is not None and engine.spec.key == key:
+        if engine is None:
+            return
+        if engine.spec.key == key or (name is not None and engine.spec.info.name == name):
             engine.keep_alive_ns = 0
             if engine.num_leases == 0:
                 self._doom(engine)

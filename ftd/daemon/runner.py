@@ -12,7 +12,7 @@ import itertools
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -295,7 +295,7 @@ class Runner:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def generate(self, message: Generate) -> AsyncIterator[Tokens | Finished]:
+    async def generate(self, message: Generate) -> AsyncGenerator[Tokens | Finished, None]:
         """Yield the Tokens of one request and at last its Finished; closing the iterator cancels."""
         mailbox = self._open(message)
         over = False

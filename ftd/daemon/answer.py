@@ -1,0 +1,82 @@
+"""From ids to what a client reads: bytes to characters, stop strings, thinking apart from content.
+
+Tokens ──▶ StreamDecoder ──▶ StopMatcher ──▶ ThinkingSplitter ──▶ Delta
+"""
+
+from collections.abc import Sequence
+
+from ftd.api.request import Delta, Logprob
+from ftd.chat.stops import StopMatcher
+from ftd.chat.thinking import Split, ThinkingSplitter
+from ftd.chat.tokenizer import StreamDecoder, Tokenizer
+from ftd.engine.messages import TokenLogprob, Tokens
+
+
+class AnswerText:
+    """The text of one answer as it grows; ids after the one that completed a stop string do not count."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        thinking: ThinkingSplitter | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = StreamDecoder(tokenizer)
+        self._stops = StopMatcher(stops) if stops else None
+        self._thinking = thinking
+        self.ids: list[int] = []
+        self.is_stopped = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Ids that are part of the answer."""
+        return len(self.ids)
+
+    def push(self, tokens: Tokens) -> Delta:
+        """Return what the next ids add; after a stop string nothing is added any more."""
+        if self._stops is None:
+            self.ids += tokens.ids
+            text, used = self._decoder.push(tokens.ids), len(tokens.ids)
+        else:
+            text, used = self._until_stop(tokens.ids)
+        entries = [self._logprob(entry) for entry in (tokens.logprobs or ())[:used]]
+        split = self._split(text)
+        return Delta(content=split.content, thinking=split.thinking, logprobs=entries)
+
+    def _until_stop(self, ids: Sequence[int]) -> tuple[str, int]:
+        """Return the text of ``ids`` before a stop string, and how many of them were used."""
+        assert self._stops is not None
+        shown = ""
+        for used, token in enumerate(ids, 1):
+            self.ids.append(token)
+            text, self.is_stopped = self._stops.push(self._decoder.push((token,)))
+            shown += text
+            if self.is_stopped:
+                return shown, used
+        return shown, len(ids)
+
+    def finish(self) -> Delta:
+        """Return the text that was held back, at the end of the answer."""
+        text = "" if self.is_stopped else self._decoder.flush()
+        if self._stops is not None and not self.is_stopped:
+            shown, self.is_stopped = self._stops.push(text)
+            text = shown + self._stops.flush()
+        split = self._split(text)
+        if self._thinking is not None:
+            rest = self._thinking.flush()
+            split = Split(split.thinking + rest.thinking, split.content + rest.content)
+        return Delta(content=split.content, thinking=split.thinking)
+
+    def _split(self, text: str) -> Split:
+        if self._thinking is None:
+            return Split(content=text)
+        return self._thinking.push(text) if text else Split()
+
+    def _logprob(self, entry: TokenLogprob) -> Logprob:
+        top = [self._token(token, value) for token, value in entry.top]
+        return self._token(entry.id, entry.logprob, top)
+
+    def _token(self, token: int, value: float, top: Sequence[Logprob] = ()) -> Logprob:
+        data = self._tokenizer.token_bytes(token)
+        return Logprob(data.decode("utf-8", "replace"), data, min(value, 0.0), top)

@@ -1,0 +1,49 @@
+"""The application: routes and what surrounds them. Run it with ``handler_cancellation=True``.
+
+A client that hangs up then cancels its handler, which closes the generators down to the runner, which tells
+the engine.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from aiohttp import web
+
+import ftd
+from ftd.config import Config
+from ftd.daemon import completion_routes, model_routes, transfer_routes
+from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
+from ftd.daemon.runner import WORKER_COMMAND
+from ftd.daemon.services import SERVICES, Services
+from ftd.registry.store import Store
+
+MAX_BODY_BYTES = 64 << 20
+
+
+def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKER_COMMAND) -> web.Application:
+    """Return the daemon's application; its engine lives from start-up to clean-up of the application."""
+    app = web.Application(
+        middlewares=[
+            web.middleware(HostCheck(config.server)),
+            web.middleware(Cors(config.server.origins)),
+            web.middleware(answer_errors),
+        ],
+        client_max_size=MAX_BODY_BYTES,
+    )
+    app[SERVICES] = Services(config, store, worker_command)
+    app.on_response_prepare.extend((add_origin, _add_server))
+    app.cleanup_ctx.append(_run_services)
+    for module in (completion_routes, model_routes, transfer_routes):
+        module.add_routes(app)
+    return app
+
+
+async def _add_server(request: web.Request, response: web.StreamResponse) -> None:
+    """Say who answers: a second daemon that finds its port taken reads it."""
+    response.headers["Server"] = f"ftd/{ftd.__version__}"
+
+
+async def _run_services(app: web.Application) -> AsyncIterator[None]:
+    services = app[SERVICES]
+    await services.start()
+    yield
+    await services.close()

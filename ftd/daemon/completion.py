@@ -1,0 +1,212 @@
+"""One request for text, from its checks to its last event; every API's route runs this.
+
+find model ──▶ check ──▶ lease an engine ──▶ prompt ──▶ generate ──▶ Delta … Done ──▶ one line in the log
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from ftd import log
+from ftd.api.request import CompletionRequest, Delta, Done, Event
+from ftd.chat import options as chat_options
+from ftd.chat.options import Options
+from ftd.chat.thinking import ThinkingSplitter
+from ftd.daemon import prompt as prompts
+from ftd.daemon.answer import AnswerText
+from ftd.daemon.catalog import Catalog, Model
+from ftd.daemon.load_spec import LoadSpec
+from ftd.daemon.manager import Lease, ModelManager
+from ftd.daemon.prompt import Prompt
+from ftd.engine.messages import Finished, Generate, SamplingParams, Tokens
+from ftd.errors import EngineError, Unsupported
+
+logger = logging.getLogger(__name__)
+
+# A stream says nothing for this long at most while text is held back (a tool call that is still growing)
+SILENCE_NS = 1_000_000_000
+_log_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """Answer to a request that only wants to see its prompt."""
+
+    text: str
+
+
+class Completions:
+    """Runs requests on whatever engine serves their model."""
+
+    def __init__(self, catalog: Catalog, manager: ModelManager) -> None:
+        self._catalog = catalog
+        self._manager = manager
+
+    async def unload(self, name: str) -> Done:
+        """Unload a model when it is idle; it need not be loaded, but it must exist."""
+        found, manifest = await self._catalog.find(name)
+        self._manager.expire(manifest.config.digest, found)
+        return Done(reason="unload")
+
+    async def run(self, request: CompletionRequest) -> AsyncGenerator[Event | RenderedPrompt, None]:
+        """Yield the events of one answer; closing the generator cancels the request in the engine."""
+        started_ns = time.perf_counter_ns()
+        if request.is_empty and request.keep_alive_ns == 0:
+            yield await self.unload(request.model)
+            return
+        model = await self._catalog.get(request.model)
+        request = _checked(model, request)
+        options = chat_options.merge(request.options, model.info.parameters)
+        spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
+        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
+            load_ns = time.perf_counter_ns() - started_ns
+            if request.is_empty:
+                yield Done(reason="load")
+                return
+            prompt = await prompts.build(self._catalog, model, request, options, lease.context_tokens)
+            if request.render_only:
+                yield RenderedPrompt(prompt.text)
+                return
+            run = _Run(model, request, options, prompt, lease, started_ns, load_ns)
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    yield event
+
+
+def _checked(model: Model, request: CompletionRequest) -> CompletionRequest:
+    """Refuse what the model cannot do; a model that can think does, unless told otherwise."""
+    if not model.can("completion"):
+        verb = "chat" if request.is_chat else "generate"
+        raise Unsupported(f'"{request.model}" does not support {verb}', "use a model that completes text")
+    if request.tools and not model.can("tools"):
+        raise Unsupported(f"{model.info.name.full} does not support tools", "leave tools out")
+    if request.think is None:
+        return replace(request, think=True) if model.can("thinking") else request
+    if request.think and not model.can("thinking"):
+        raise Unsupported(f'"{request.model}" does not support thinking', "leave think out")
+    return request
+
+
+class _Run:
+    """One answer in the making."""
+
+    def __init__(
+        self,
+        model: Model,
+        request: CompletionRequest,
+        options: Options,
+        prompt: Prompt,
+        lease: Lease,
+        started_ns: int,
+        load_ns: int,
+    ) -> None:
+        self._model = model
+        self._request = request
+        self._options = options
+        self._prompt = prompt
+        self._lease = lease
+        self._started_ns = started_ns
+        self._load_ns = load_ns
+        self._first_token_ns = 0
+        self._text = AnswerText(model.tokenizer, options.stop, self._splitter())
+
+    def _splitter(self) -> ThinkingSplitter | None:
+        template = self._prompt.template
+        tags = template.thinking_tags if template is not None else None
+        if tags is None or not self._request.think:
+            return None
+        return ThinkingSplitter(*tags, inside=self._prompt.is_thinking)
+
+    def _message(self) -> Generate:
+        room_tokens = self._lease.context_tokens - len(self._prompt.ids)
+        wanted = self._options.num_predict
+        return Generate(
+            request_id=self._lease.runner.next_request_id(),
+            ids=list(self._prompt.ids),
+            max_tokens=room_tokens if wanted < 0 else min(max(wanted, 1), room_tokens),
+            stop_ids=sorted(self._model.tokenizer.eos_ids),
+            sampling=SamplingParams(**self._options.sampling),
+            num_logprobs=self._request.num_logprobs,
+        )
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield deltas as the engine sends tokens, then Done."""
+        message, runner = self._message(), self._lease.runner
+        is_mute = self._options.num_predict == 0  # the prompt is computed, nothing is answered
+        finished: Finished | None = None
+        said_ns = time.perf_counter_ns()
+        reason = "cancelled"
+        try:
+            async with aclosing(runner.generate(message)) as replies:
+                async for reply in replies:
+                    if isinstance(reply, Finished):
+                        finished = reply
+                        break
+                    if is_mute or self._text.is_stopped:
+                        continue
+                    delta = self._push(reply)
+                    if self._text.is_stopped:
+                        runner.cancel(message.request_id)
+                    now_ns = time.perf_counter_ns()
+                    if not delta.is_empty or now_ns - said_ns >= SILENCE_NS:
+                        said_ns = now_ns
+                        yield delta
+            if finished is None:
+                raise EngineError(f"engine ended request {message.request_id} without an answer")
+            last = Delta() if is_mute else self._text.finish()
+            if not last.is_empty:
+                yield last
+            done = self._done(finished)
+            reason = done.reason
+            yield done
+        except EngineError as exc:
+            reason = type(exc).__name__
+            raise
+        finally:
+            self._log(reason, finished)
+
+    def _push(self, tokens: Tokens) -> Delta:
+        if not self._first_token_ns:
+            self._first_token_ns = time.perf_counter_ns()
+        return self._text.push(tokens)
+
+    def _done(self, finished: Finished) -> Done:
+        reason = "stop" if self._text.is_stopped else finished.reason
+        if reason == "abort":
+            raise EngineError("the engine aborted the request")
+        is_raw = self._request.is_chat or self._request.raw
+        return Done(
+            reason=reason,
+            total_ns=time.perf_counter_ns() - self._started_ns,
+            load_ns=self._load_ns,
+            prompt_tokens=finished.prompt_tokens,
+            prompt_ns=finished.prefill_ns,
+            cached_tokens=finished.cached_tokens,
+            output_tokens=self._text.num_tokens,
+            output_ns=finished.decode_ns,
+            context=None if is_raw else [*self._prompt.ids, *self._text.ids],
+            truncated_messages=self._prompt.truncated_messages,
+            truncated_tokens=self._prompt.truncated_tokens,
+        )
+
+    def _log(self, reason: str, finished: Finished | None) -> None:
+        first_ns = self._first_token_ns - self._started_ns if self._first_token_ns else 0
+        decode_ns = finished.decode_ns if finished else time.perf_counter_ns() - self._first_token_ns
+        rate = self._text.num_tokens / (decode_ns / 1e9) if self._first_token_ns and decode_ns else 0.0
+        values = {
+            "id": next(_log_ids),
+            "model": self._model.info.name.display,
+            "prompt": len(self._prompt.ids),
+            "cached": finished.cached_tokens if finished else 0,
+            "output": self._text.num_tokens,
+            "first_token_ms": first_ns / 1e6,
+            "tokens_per_s": rate,
+            "reason": reason,
+        }
+        if self._prompt.truncated_tokens:
+            values["truncated_tokens"] = self._prompt.truncated_tokens
+            values["truncated_messages"] = self._prompt.truncated_messages
+        logger.info(log.fields("request done", **values))

@@ -1,0 +1,168 @@
+"""Routes about models as things: list, running, show, copy, delete; and the daemon's own state."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from ftd.api import jsontext
+from ftd.api.jsontext import Fields
+from ftd.daemon.catalog import parse_model_name
+from ftd.daemon.manager import LoadedModel
+from ftd.daemon.responses import object_response, plain_object_response, read_body
+from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services
+from ftd.errors import InvalidName, InvalidRequest, ModelNotFound
+from ftd.registry.store import StoredModel
+
+_FOREVER = timedelta(days=106751)  # 2**63 ns, as Ollama says "never"
+
+
+def add_routes(app: web.Application) -> None:
+    """Register the routes of this module."""
+    router = app.router
+    router.add_get("/", root)
+    router.add_get("/health", health, allow_head=False)
+    router.add_get("/ready", ready, allow_head=False)
+    router.add_get("/api/version", version)
+    router.add_get("/api/status", status, allow_head=False)
+    router.add_get("/api/tags", tags)
+    router.add_get("/api/ps", running, allow_head=False)
+    router.add_post("/api/copy", copy)
+    router.add_delete("/api/delete", delete)
+    router.add_get("/v1/models", openai_models, allow_head=False)
+    router.add_get("/v1/models/{id:.+}", openai_model, allow_head=False)
+
+
+async def root(request: web.Request) -> web.Response:
+    """Say that we are here, in the words that clients look for."""
+    return web.Response(text="Ollama is running")
+
+
+async def health(request: web.Request) -> web.Response:
+    """The daemon answers."""
+    return object_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """Whether a request would be worked on at once; while a model loads it would wait."""
+    is_loading = request.app[SERVICES].manager.is_loading
+    return object_response({"status": "loading"}, 503) if is_loading else object_response({"status": "ready"})
+
+
+async def version(request: web.Request) -> web.Response:
+    """The version of Ollama's API that is spoken."""
+    return object_response({"version": OLLAMA_VERSION})
+
+
+async def status(request: web.Request) -> web.Response:
+    """There is no cloud."""
+    return object_response({"cloud": {"disabled": True, "source": "none"}})
+
+
+async def tags(request: web.Request) -> web.Response:
+    """All stored models, newest first."""
+    services = request.app[SERVICES]
+    models = await asyncio.to_thread(_tag_rows, services)
+    return object_response({"models": models})
+
+
+def _tag_rows(services: Services) -> list[dict[str, Any]]:
+    return [_tag_row(services, stored) for stored in services.store.list()]
+
+
+def _tag_row(services: Services, stored: StoredModel) -> dict[str, Any]:
+    details, capabilities = services.summaries.get(stored.name, stored.manifest)
+    return {
+        "name": stored.name.display,
+        "model": stored.name.display,
+        "modified_at": jsontext.local_time(stored.modified),
+        "size": stored.manifest.size,
+        "digest": stored.manifest.digest,
+        "details": details,
+        "capabilities": list(capabilities),
+    }
+
+
+async def running(request: web.Request) -> web.Response:
+    """The loaded model, and one that is loading."""
+    return object_response({"models": [_running_row(row) for row in request.app[SERVICES].manager.loaded()]})
+
+
+def _running_row(row: LoadedModel) -> dict[str, Any]:
+    info = row.spec.info
+    now = datetime.now(UTC)
+    when = now + _FOREVER if row.expires_at is None else datetime.fromtimestamp(row.expires_at, UTC)
+    return {
+        "name": info.name.display,
+        "model": info.name.display,
+        "size": row.size_bytes,
+        "digest": info.digest,
+        "details": info.details,
+        "expires_at": jsontext.local_time(when),
+        "size_vram": row.size_vram_bytes,
+        "context_length": row.context_tokens,
+    }
+
+
+def name_of(fields: Fields) -> str:
+    """Return the model that a body names, in either of its two fields."""
+    return fields.text("model") or fields.text("name")
+
+
+async def copy(request: web.Request) -> web.Response:
+    """Give a model a second name."""
+    fields = await read_body(request)
+    names = []
+    for field in ("source", "destination"):
+        try:
+            names.append(parse_model_name(fields.text(field)))
+        except InvalidName as exc:
+            raise InvalidRequest(f'{field} "{fields.text(field)}" is invalid', exc.hint) from exc
+    try:
+        await asyncio.to_thread(request.app[SERVICES].store.copy, *names)
+    except ModelNotFound as exc:
+        raise ModelNotFound(f'model "{fields.text("source")}" not found', exc.hint) from exc
+    return web.Response()
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Remove a model and the blobs that only it used."""
+    text = name_of(await read_body(request))
+    if not text:
+        raise InvalidRequest("model is required")
+    try:
+        name = parse_model_name(text)
+    except InvalidName as exc:
+        raise InvalidRequest(f'name "{text}" is invalid', exc.hint) from exc
+    try:
+        await asyncio.to_thread(request.app[SERVICES].store.delete, name)
+    except ModelNotFound as exc:
+        raise ModelNotFound(f"model '{text}' not found") from exc
+    return web.Response()
+
+
+async def openai_models(request: web.Request) -> web.Response:
+    """All stored models in OpenAI's form."""
+    stored = await asyncio.to_thread(request.app[SERVICES].store.list)
+    rows = [_openai_row(model.name.display, model) for model in stored]
+    return plain_object_response({"object": "list", "data": rows}, newline=True)
+
+
+async def openai_model(request: web.Request) -> web.Response:
+    """One stored model in OpenAI's form; the id is the one asked for."""
+    text = request.match_info["id"]
+    found, _ = await request.app[SERVICES].catalog.find(text)
+    for model in await asyncio.to_thread(request.app[SERVICES].store.list):
+        if model.name == found:
+            return plain_object_response(_openai_row(text, model), newline=True)
+    raise ModelNotFound(f"model '{text}' not found")
+
+
+def _openai_row(model_id: str, model: StoredModel) -> dict[str, Any]:
+    return {
+        "id": model_id,
+        "object": "model",
+        "created": int(model.modified.timestamp()),
+        "owned_by": model.name.namespace,
+    }

@@ -1,0 +1,103 @@
+"""Writing answers: one object, NDJSON lines or server-sent events, and what a failure looks like in each.
+
+A failure before the first byte has a real status; after it, the last line tells of it. Nothing but whole
+objects is ever written: no blank line, no comment.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from ftd.api import errors, jsontext
+from ftd.api.errors import Dialect
+from ftd.api.jsontext import Fields
+from ftd.errors import EngineError, FtdError
+
+logger = logging.getLogger(__name__)
+
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+SSE_END = b"data: [DONE]\n\n"
+
+
+async def read_body(request: web.Request, empty: str = "missing request body") -> Fields:
+    """Return the JSON object a client sent, whatever type it says it is."""
+    return jsontext.parse_body(await request.read(), empty)
+
+
+def object_response(value: object, status: int = 200) -> web.Response:
+    """Return one JSON object in Ollama's way."""
+    body = jsontext.encode(value)
+    return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
+
+
+def plain_object_response(value: object, newline: bool = False) -> web.Response:
+    """Return one JSON object whose type has no charset: OpenAI's, and the last line of a pull."""
+    body = jsontext.encode(value) + (b"\n" if newline else b"")
+    return web.Response(body=body, content_type="application/json")
+
+
+def line(value: object) -> bytes:
+    """Return one NDJSON line."""
+    return jsontext.encode(value) + b"\n"
+
+
+def event(value: object) -> bytes:
+    """Return one server-sent event without a name."""
+    return b"data: " + jsontext.encode(value) + b"\n\n"
+
+
+async def stream(
+    request: web.Request,
+    chunks: AsyncIterator[bytes],
+    content_type: str,
+    dialect: Dialect,
+) -> web.StreamResponse:
+    """Send chunks as they come. What fails before the first one is raised; later it is the last chunk."""
+    first = await anext(chunks, b"")
+    response = web.StreamResponse(headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    frame: Callable[[object], bytes] = event if content_type == SSE else line
+    try:
+        await response.write(first)
+        async for chunk in chunks:
+            await response.write(chunk)
+    except ConnectionResetError:
+        # The client is gone; closing the chunks, in the caller, cancels what made them.
+        return response
+    except FtdError as exc:
+        level = logging.ERROR if isinstance(exc, EngineError) else logging.WARNING
+        logger.log(level, "stream failed path=%s error=%s", request.path, exc)
+        await response.write(frame(errors.render(exc, dialect)))
+    except Exception as exc:  # a bug of ours, after the answer began: the stream must still end as one
+        logger.exception("stream failed path=%s", request.path)
+        internal = FtdError(f"internal error: {type(exc).__name__}: {exc}")
+        await response.write(frame(errors.render(internal, dialect)))
+    await response.write_eof()
+    return response
+
+
+async def status_response(
+    request: web.Request, statuses: AsyncIterator[dict[str, Any]], is_stream: bool
+) -> web.StreamResponse:
+    """Answer pull, push and create: every status as a line, or only the last one."""
+    if not is_stream:
+        last: dict[str, Any] = {}
+        async for status in statuses:
+            last = status
+        return plain_object_response(last)
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        async for status in statuses:
+            yield line(status)
+
+    async with aclosing(lines()) as chunks:
+        return await stream(request, chunks, NDJSON, "ollama")
+
+
+def joined(values: Iterable[object], frame: Callable[[object], bytes]) -> bytes:
+    """Return several objects framed one after the other."""
+    return b"".join(map(frame, values))

@@ -1,0 +1,41 @@
+"""What routes work with, made once per application and closed in order at its end."""
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from ftd.config import Config
+from ftd.daemon.catalog import Catalog, Summaries
+from ftd.daemon.completion import Completions
+from ftd.daemon.manager import ModelManager
+from ftd.daemon.runner import WORKER_COMMAND
+from ftd.registry.client import RegistryClient
+from ftd.registry.store import Store
+
+# Ollama's version whose API is spoken; clients compare it (0.13.4 is the least that Codex takes).
+OLLAMA_VERSION = "0.13.5"
+
+
+class Services:
+    """The rooms of the daemon. ``start`` and ``close`` run on the event loop that serves requests."""
+
+    def __init__(self, config: Config, store: Store, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+        self.config = config
+        self.store = store
+        self.catalog = Catalog(store)
+        self.summaries = Summaries(store)
+        self.manager = ModelManager(config, worker_command)
+        self.completions = Completions(self.catalog, self.manager)
+        self.registry = RegistryClient(store, config.registry)
+
+    async def start(self) -> None:
+        """Begin to work."""
+        await self.manager.start()
+
+    async def close(self) -> None:
+        """End the engine and the template worker."""
+        await self.manager.close()
+        await self.catalog.close()
+
+
+SERVICES = web.AppKey("services", Services)

@@ -1,0 +1,113 @@
+"""Routes that bring models in and out: blobs, create, pull, push."""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from ftd.daemon import create as creation
+from ftd.daemon.catalog import parse_model_name
+from ftd.daemon.create_request import check_request
+from ftd.daemon.model_routes import name_of
+from ftd.daemon.responses import read_body, status_response
+from ftd.daemon.services import SERVICES, Services
+from ftd.errors import InvalidRequest
+from ftd.names import ModelName, parse_digest
+
+Statuses = AsyncGenerator[dict[str, Any], None]
+_CHUNK_BYTES = 1 << 20
+
+
+def add_routes(app: web.Application) -> None:
+    """Register the routes of this module."""
+    app.router.add_head("/api/blobs/{digest}", has_blob)
+    app.router.add_post("/api/blobs/{digest}", receive_blob)
+    app.router.add_post("/api/create", create)
+    app.router.add_post("/api/pull", pull)
+    app.router.add_post("/api/push", push)
+
+
+def _digest(request: web.Request) -> str:
+    return parse_digest(request.match_info["digest"].replace("sha256-", "sha256:", 1))
+
+
+async def has_blob(request: web.Request) -> web.Response:
+    """Say by the status whether a blob is there."""
+    found = await asyncio.to_thread(request.app[SERVICES].store.blobs.has, _digest(request))
+    return web.Response(status=200 if found else 404)
+
+
+async def receive_blob(request: web.Request) -> web.Response:
+    """Store the bytes of the body as a blob, if they hash to its digest."""
+    digest, blobs = _digest(request), request.app[SERVICES].store.blobs
+    if await asyncio.to_thread(blobs.has, digest):
+        await asyncio.to_thread(blobs.touch, digest)
+        return web.Response(status=200)
+    writer = await asyncio.to_thread(blobs.new)
+    try:
+        while chunk := await request.content.read(_CHUNK_BYTES):
+            await asyncio.to_thread(writer.write, chunk)
+        await asyncio.to_thread(writer.commit, digest)
+    finally:
+        writer.abort()
+    return web.Response(status=201)
+
+
+async def create(request: web.Request) -> web.StreamResponse:
+    """Make a model of uploaded files or of another model."""
+    services = request.app[SERVICES]
+    fields = await read_body(request)
+    wanted = check_request({key.lower(): value for key, value in fields.values.items()})
+
+    def fetch(name: ModelName) -> Statuses:
+        return _pulled(services, name, False, _is_loopback(request))
+
+    statuses = creation.create(services.store, wanted, services.catalog.renderer, fetch)
+    async with aclosing(statuses):
+        return await status_response(request, statuses, fields.flag("stream", True))
+
+
+async def pull(request: web.Request) -> web.StreamResponse:
+    """Fetch a model from a registry; weights that came as GGUF are converted."""
+    fields = await read_body(request)
+    name = parse_model_name(name_of(fields))
+    statuses = _pulled(request.app[SERVICES], name, fields.flag("insecure"), _is_loopback(request))
+    async with aclosing(statuses):
+        return await status_response(request, statuses, fields.flag("stream", True))
+
+
+async def _pulled(services: Services, name: ModelName, insecure: bool, allow_loopback: bool) -> Statuses:
+    """Yield the statuses of a pull and of the conversion after it; success comes once, at the end."""
+    success = {"status": "success"}
+    async with aclosing(services.registry.pull(name, insecure, allow_loopback)) as fetching:
+        async for status in fetching:
+            if status != success:
+                yield status
+    async with aclosing(creation.convert(services.store, name, services.catalog.renderer)) as converting:
+        async for status in converting:
+            if status != success:
+                yield status
+    yield success
+
+
+async def push(request: web.Request) -> web.StreamResponse:
+    """Send a model to the registry in its name."""
+    fields = await read_body(request)
+    text = name_of(fields)
+    if not text:
+        raise InvalidRequest("model is required")
+    registry = request.app[SERVICES].registry
+    statuses = registry.push(parse_model_name(text), fields.flag("insecure"), _is_loopback(request))
+    async with aclosing(statuses):
+        return await status_response(request, statuses, fields.flag("stream", True))
+
+
+def _is_loopback(request: web.Request) -> bool:
+    """Say whether the caller is on this machine."""
+    try:
+        return ipaddress.ip_address((request.remote or "").partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,62 @@
+"""A real daemon on a real socket with scripted engines behind it."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+from aiohttp import web
+from fake_engine import fake_command
+from tiny_model import add_model, ids_of
+
+from ftd import config
+from ftd.daemon.app import make_app
+from ftd.daemon.services import SERVICES
+from ftd.registry.store import Store
+
+
+class Daemon:
+    """Where it listens, what it has, and a client session on it."""
+
+    def __init__(self, url, store, services, session):
+        self.url, self.store, self.services, self.session = url, store, services, session
+
+    async def post(self, path, body=None, **keywords):
+        """Send JSON; returns the response, read to its end."""
+        response = await self.session.post(self.url + path, json=body, **keywords)
+        await response.read()
+        return response
+
+    async def get(self, path, **keywords):
+        response = await self.session.get(self.url + path, **keywords)
+        await response.read()
+        return response
+
+    async def json(self, path, body=None, status=200, **keywords):
+        """The decoded answer, which must have this status."""
+        answer = self.get(path, **keywords) if body is None else self.post(path, body, **keywords)
+        response = await answer
+        assert response.status == status, await response.text()
+        return await response.json(content_type=None)
+
+
+@asynccontextmanager
+async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", **server):
+    """A daemon over a fresh store with these tiny models."""
+    store = Store(tmp_path / "models")
+    for seed, name in enumerate(models):
+        add_model(store, name, seed=seed)
+    settings = config.load(environ={})
+    settings = replace(settings, server=replace(settings.server, host=host, **server))
+    settings = replace(settings, registry=replace(settings.registry, models_dir=store.models_dir))
+    app = make_app(settings, store, command or fake_command(reply=ids_of("Hello, world")))
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as session:
+        try:
+            yield Daemon(f"http://127.0.0.1:{port}", store, app[SERVICES], session)
+        finally:
+            await session.close()
+            await runner.cleanup()
