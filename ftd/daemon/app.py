@@ -10,7 +10,7 @@ from aiohttp import web
 
 import ftd
 from ftd.config import Config
-from ftd.daemon import completion_routes, model_routes, transfer_routes
+from ftd.daemon import completion_routes, embedding_routes, model_routes, transfer_routes
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
 from ftd.daemon.runner import WORKER_COMMAND
 from ftd.daemon.services import SERVICES, Services
@@ -32,7 +32,7 @@ def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKE
     app[SERVICES] = Services(config, store, worker_command)
     app.on_response_prepare.extend((add_origin, _add_server))
     app.cleanup_ctx.append(_run_services)
-    for module in (completion_routes, model_routes, transfer_routes):
+    for module in (completion_routes, embedding_routes, model_routes, transfer_routes):
         module.add_routes(app)
     return app
 

@@ -12,6 +12,7 @@ from ftd.daemon.catalog import parse_model_name
 from ftd.daemon.manager import LoadedModel
 from ftd.daemon.responses import object_response, plain_object_response, read_body
 from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services
+from ftd.daemon.show import describe
 from ftd.errors import InvalidName, InvalidRequest, ModelNotFound
 from ftd.registry.store import StoredModel
 
@@ -28,6 +29,7 @@ def add_routes(app: web.Application) -> None:
     router.add_get("/api/status", status, allow_head=False)
     router.add_get("/api/tags", tags)
     router.add_get("/api/ps", running, allow_head=False)
+    router.add_post("/api/show", show)
     router.add_post("/api/copy", copy)
     router.add_delete("/api/delete", delete)
     router.add_get("/v1/models", openai_models, allow_head=False)
@@ -103,6 +105,31 @@ def _running_row(row: LoadedModel) -> dict[str, Any]:
         "size_vram": row.size_vram_bytes,
         "context_length": row.context_tokens,
     }
+
+
+async def show(request: web.Request) -> web.Response:
+    """Everything about one model."""
+    fields = await read_body(request)
+    text = name_of(fields)
+    if not text:
+        raise InvalidRequest("model is required")
+    name = parse_model_name(text)
+    store = request.app[SERVICES].store
+
+    def read() -> dict[str, Any]:
+        info = modelinfo.read_model(store, name, tokenizer=False)
+        return describe(
+            info,
+            store.modified(info.name),
+            fields.flag("verbose"),
+            fields.text("system"),
+            fields.mapping("options"),
+        )
+
+    body = await asyncio.to_thread(read)
+    if request.headers.get("User-Agent", "").startswith("GitHubCopilotChat/"):
+        body["model_info"]["general.basename"] = text
+    return object_response(body)
 
 
 def name_of(fields: Fields) -> str:

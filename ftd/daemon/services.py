@@ -7,6 +7,7 @@ from aiohttp import web
 from ftd.config import Config
 from ftd.daemon.catalog import Catalog, Summaries
 from ftd.daemon.completion import Completions
+from ftd.daemon.embedding import Embeddings
 from ftd.daemon.manager import ModelManager
 from ftd.daemon.runner import WORKER_COMMAND
 from ftd.registry.client import RegistryClient
@@ -26,6 +27,7 @@ class Services:
         self.summaries = Summaries(store)
         self.manager = ModelManager(config, worker_command)
         self.completions = Completions(self.catalog, self.manager)
+        self.embeddings = Embeddings(self.catalog, self.manager)
         self.registry = RegistryClient(store, config.registry)
 
     async def start(self) -> None:

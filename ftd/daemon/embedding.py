@@ -1,0 +1,104 @@
+"""Texts to vectors: tokenised and cut here, computed by the engine, normalised here."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.api.embedding import EmbedRequest, EmbedResult
+from ftd.chat import options as chat_options
+from ftd.chat.tokenizer import Tokenizer
+from ftd.daemon import modelinfo
+from ftd.daemon.catalog import Catalog, Model
+from ftd.daemon.load_spec import LoadSpec
+from ftd.daemon.manager import ModelManager
+from ftd.engine.messages import Embed
+from ftd.errors import InvalidRequest, PromptTooLong
+
+MISSING = 'model "{}" not found, try pulling it first'
+_POOLINGS: dict[object, Literal["mean", "cls", "last"]] = {1: "mean", 2: "cls", 3: "last"}
+
+
+class Embeddings:
+    """Runs embedding requests on whatever engine serves their model."""
+
+    def __init__(self, catalog: Catalog, manager: ModelManager) -> None:
+        self._catalog = catalog
+        self._manager = manager
+
+    async def run(self, request: EmbedRequest, normalise: bool = True) -> EmbedResult:
+        """Return one vector for each text; with nothing to embed the model is only loaded."""
+        started_ns = time.perf_counter_ns()
+        model = await self._catalog.get(request.model, MISSING if request.model else "model '{}' not found")
+        options = chat_options.merge(request.options, model.info.parameters)
+        spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
+        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
+            load_ns = time.perf_counter_ns() - started_ns
+            if not request.inputs:
+                return EmbedResult(vectors=np.zeros((0, 0), np.float32))
+            ids = await asyncio.to_thread(_encode, model.tokenizer, request.inputs)
+            sequences, cut = _cut(ids, lease.context_tokens, request.truncate)
+            message = Embed(
+                request_id=lease.runner.next_request_id(), sequences=sequences, pooling=pooling_of(model)
+            )
+            answer = await lease.runner.embed(message)
+        vectors = np.frombuffer(answer.data, "<f4").reshape(len(sequences), answer.width)
+        return EmbedResult(
+            vectors=_finished(vectors, request.dimensions, normalise),
+            prompt_tokens=answer.prompt_tokens,
+            total_ns=time.perf_counter_ns() - started_ns,
+            load_ns=load_ns,
+            truncated_tokens=cut,
+        )
+
+    async def run_legacy(self, request: EmbedRequest) -> EmbedResult:
+        """Return the vector of ``/api/embeddings``: BERT's kin come as they are, all others normalised."""
+        model = await self._catalog.get(request.model, MISSING)
+        return await self.run(request, "bert" not in modelinfo.family(model.info.config))
+
+
+def pooling_of(model: Model) -> Literal["mean", "cls", "last"]:
+    """Return how the model's token states become one vector; the mean where it does not say."""
+    config = model.info.config
+    return _POOLINGS.get(config.metadata.get(f"{modelinfo.family(config)}.pooling_type"), "mean")
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    # An empty text still has a vector: that of the token a text would begin or end with.
+    nothing = [min(tokenizer.eos_ids, default=0) if tokenizer.bos_id is None else tokenizer.bos_id]
+    return [tokenizer.encode_document(text) or nothing for text in texts]
+
+
+def _cut(sequences: list[list[int]], window_tokens: int, truncate: bool) -> tuple[list[list[int]], int]:
+    """Return sequences no longer than the window, and how many ids were dropped; an end token stays."""
+    cut_tokens, fitting = 0, []
+    for idx, ids in enumerate(sequences):
+        if len(ids) <= window_tokens:
+            fitting.append(ids)
+            continue
+        if not truncate:
+            raise PromptTooLong(
+                f"the input length exceeds the context length: input {idx} has {len(ids)} tokens, "
+                f"the context length is {window_tokens}",
+                "shorten it, or say truncate",
+            )
+        cut_tokens += len(ids) - window_tokens
+        fitting.append([*ids[: window_tokens - 1], ids[-1]])
+    return fitting, cut_tokens
+
+
+def _finished(vectors: NDArray[np.float32], dimensions: int, normalise: bool) -> NDArray[np.float32]:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if bad.size:
+        raise InvalidRequest(f"embedding contains NaN or Inf values: input {', '.join(map(str, bad[:10]))}")
+    is_cut = 0 < dimensions < vectors.shape[1]
+    if is_cut:
+        vectors = vectors[:, :dimensions]
+    if not (normalise or is_cut):
+        return vectors
+    exact = vectors.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    return (exact / np.where(lengths == 0, 1, lengths)).astype(np.float32)
