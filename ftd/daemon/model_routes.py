@@ -8,6 +8,7 @@ from aiohttp import web
 
 from ftd.api import jsontext
 from ftd.api.jsontext import Fields
+from ftd.daemon import modelinfo
 from ftd.daemon.catalog import parse_model_name
 from ftd.daemon.manager import LoadedModel
 from ftd.daemon.responses import object_response, plain_object_response, read_body
@@ -117,10 +118,13 @@ async def show(request: web.Request) -> web.Response:
     store = request.app[SERVICES].store
 
     def read() -> dict[str, Any]:
-        info = modelinfo.read_model(store, name, tokenizer=False)
+        try:
+            info = modelinfo.read_model(store, name, tokenizer=False)
+        except ModelNotFound as exc:
+            raise ModelNotFound(f"model '{name.display}' not found", exc.hint) from exc
         return describe(
             info,
-            store.modified(info.name),
+            next(model.modified for model in store.list() if model.name == info.name),
             fields.flag("verbose"),
             fields.text("system"),
             fields.mapping("options"),

@@ -16,7 +16,7 @@ _MAX_ITEMS = 5
 def describe(
     info: ModelInfo, modified: datetime, verbose: bool, system: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the answer; ``system`` and ``parameters`` are the request's and change the Modelfile text only."""
+    """Return the answer; the request's ``system`` and ``parameters`` change the Modelfile text only."""
     body: dict[str, Any] = {
         "license": "\n".join(info.licenses),
         "modelfile": _modelfile(info, system, parameters),
