@@ -14,7 +14,7 @@ from aiohttp import web
 from ftd.names import ModelName
 
 MANIFEST_V2 = "application/vnd.docker.distribution.manifest.v2+json"
-_PIECE_BYTES = 16 * 1024
+_PIECE_BYTES = 4 * 1024
 
 
 def digest_of(data: bytes) -> str:
@@ -164,8 +164,8 @@ class FaultyRegistry:
             if faults.num_cuts > 0 and sent >= faults.cut_every:
                 faults.num_cuts -= 1
                 assert request.transport is not None
-                request.transport.abort()
-                raise ConnectionResetError
+                request.transport.close()
+                return
             if faults.num_stalls > 0 and sent >= faults.stall_after:
                 faults.num_stalls -= 1
                 await asyncio.Event().wait()
