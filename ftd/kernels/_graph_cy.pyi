@@ -1,4 +1,4 @@
-"""Types of the compiled module: the API is ReferenceGraph's."""
+"""Types of the compiled module: the API is ReferenceGraph's, which this class does not inherit at run time."""
 
 from ftd.kernels.graph_ref import ReferenceGraph
 

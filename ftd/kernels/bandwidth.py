@@ -1,4 +1,4 @@
-"""Measures how fast this machine reads memory: the yardstick of decode, which reads each weight once a token."""
+"""Measures how fast this machine reads memory: decode's yardstick, since it reads each weight once a token."""
 
 import statistics
 
@@ -13,7 +13,7 @@ DEFAULT_BYTES = 512 * 2**20
 def measure(num_threads: int = 0, num_bytes: int = DEFAULT_BYTES, passes: int = 5) -> float:
     """Return the median bytes per second of plain reads by ``num_threads`` threads (0: one a usable core).
 
-    num_bytes   length of the buffer; far above the caches to measure memory, a model's size to compare with its decode
+    num_bytes   length of the buffer; far above the caches to measure memory
     passes      timed passes after one that is not timed
     """
     data = np.ones(num_bytes // 8, np.uint64)

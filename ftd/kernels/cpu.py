@@ -1,8 +1,9 @@
-"""Counts cores and names the instruction set: the only module of the kernels that asks the machine what it is.
+"""Counts cores and names the instruction set: the only module of the kernels that asks what the machine is.
 
-Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The instruction
-set comes from the kernel's flags (so the operating system saves its registers). ``FTD_ISA`` caps it: a switch for tests
-and bug reports, read here and not in ``ftd.config`` because it must hold when a kernel is imported alone.
+Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
+instruction set comes from the kernel's flags (so the operating system saves its registers). ``FTD_ISA`` caps
+it: a switch for tests and bug reports, read here and not in ``ftd.config`` because it must hold when a kernel is
+imported alone.
 """
 
 import os
@@ -59,7 +60,7 @@ def isa() -> str:
 
 
 def _siblings(core: int) -> str:
-    """Return what names the physical core under logical core ``core``: itself where the system does not say."""
+    """Return what names the physical core under a logical one: itself where the system does not say."""
     try:
         return (_SYSTEM / f"cpu{core}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
     except OSError:
@@ -103,7 +104,7 @@ def _folder_quota(folder: Path) -> float:
 
 
 def usable_cores() -> list[int]:
-    """Return the logical cores to run one thread each on: allowed by affinity, one a physical core, within quota."""
+    """Return the logical cores to run one thread each on: allowed, one a physical core, within quota."""
     allowed = sorted(os.sched_getaffinity(0))
     first_of: dict[str, int] = {}
     for core in allowed:

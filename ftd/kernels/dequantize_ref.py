@@ -12,7 +12,7 @@ _FP4 = np.concatenate([_E2M1, -_E2M1])
 
 
 def e4m3_values() -> NDArray[np.float32]:
-    """Return the value of each of the 256 codes of the 8-bit float with 4 exponent bits (0x7f and 0xff are NaN)."""
+    """Return the values of the 256 codes of the 8-bit float with 4 exponent bits (0x7f, 0xff: NaN)."""
     codes = np.arange(128)
     exponent, mantissa = codes >> 3, codes & 7
     normal = (8 + mantissa) * np.exp2(exponent - 10.0)
@@ -128,7 +128,7 @@ _READERS: dict[str, Callable[[QuantMatrix], NDArray[np.float32]]] = {
 
 
 def dequantize(weight: QuantMatrix, pool: object = None) -> NDArray[np.float32]:
-    """Return the exact values of ``weight``: the table of ``quant`` in float32, each product and sum rounded once.
+    """Return the exact values of ``weight``: ``quant``'s table in float32, each product and sum rounded once.
 
     weight  [N, K] any FTW format
     returns [N, K] f32

@@ -1,19 +1,20 @@
 """The one door to the kernels: which implementation of an op runs on a device.
 
-Layers ask once, when they are built; nothing is chosen per call. ``FTD_KERNELS=reference`` forces the definitions (a
-switch for bug reports, read here because it must hold for every process that computes).
+Layers ask once, when they are built; nothing is chosen per call. ``FTD_KERNELS=reference`` forces the definitions
+(a switch for bug reports, read here because it must hold for every process that computes).
 
 A CPU op is a triple, written like this (``rms_norm`` as the example):
 
     rms_norm_ref.py       check() and rms_norm(): NumPy, the definition and the documentation
     src/rms_norm.h        struct RmsNormArgs only; includes op.h
-    src/rms_norm_run.h    the SPMD functions, one per instruction set, and their choice by level; only _rms_norm_cy.pyx includes it
+    src/rms_norm_run.h    the SPMD functions, one per instruction set, and their choice by level; included by
+                          _rms_norm_cy.pyx only
     _rms_norm_cy.pxd      cdef extern from "rms_norm.h": RmsNormArgs; cdef OpFn rms_norm_fn() noexcept nogil
     _rms_norm_cy.pyx      rms_norm(): check, allocate, take memoryviews, run_ops(pool, ...) without the GIL
     _rms_norm_cy.pyi      the types
 
-``_graph_cy`` cimports RmsNormArgs and rms_norm_fn, fills the struct and appends an Op, so each C++ source is compiled
-once. ``rms_norm_fn`` returns the function of ``current_isa()``.
+``_graph_cy`` cimports RmsNormArgs and rms_norm_fn, fills the struct and appends an Op, so each C++ source is
+compiled once. ``rms_norm_fn`` returns the function of ``current_isa()``.
 """
 
 import importlib
@@ -47,18 +48,25 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
 MODULES: dict[str, str] = {"cython": "ftd.kernels._{op}_cy", "reference": "ftd.kernels.{op}_ref"}
 
 # The name inside the module, where it is not the op's own.
-_NAMES: dict[tuple[str, str], str] = {("graph", "cython"): "CpuGraph", ("graph", "reference"): "ReferenceGraph"}
+_NAMES: dict[tuple[str, str], str] = {
+    ("graph", "cython"): "CpuGraph",
+    ("graph", "reference"): "ReferenceGraph",
+}
 
 
 def _candidates(op: str, device: str) -> tuple[str, ...]:
     row = OPS.get((op, device))
     if row is None:
-        raise KernelUnavailable(f"no op {op} on device {device}", f"use one of {' '.join(sorted({o for o, _ in OPS}))}")
+        raise KernelUnavailable(
+            f"no op {op} on device {device}", f"use one of {' '.join(sorted({o for o, _ in OPS}))}"
+        )
     forced = os.environ.get("FTD_KERNELS")
     if not forced:
         return row
     if forced not in row:
-        raise KernelUnavailable(f"FTD_KERNELS has no implementation of {op} on {device}: {forced}", "unset FTD_KERNELS")
+        raise KernelUnavailable(
+            f"FTD_KERNELS has no implementation of {op} on {device}: {forced}", "unset FTD_KERNELS"
+        )
     return (forced,)
 
 
@@ -71,7 +79,7 @@ def _load(op: str, implementation: str) -> Callable[..., Any]:
 def choose(op: str, device: str = "cpu") -> tuple[str, Callable[..., Any]]:
     """Return the implementation's name and the function: the best one that is built.
 
-    Raises KernelUnavailable if there is no such op, or on a device other than the CPU the fast version is missing.
+    Raises KernelUnavailable if there is no such op or, on a device other than the CPU, no fast version.
     """
     candidates = _candidates(op, device)
     for implementation in candidates:
@@ -81,8 +89,12 @@ def choose(op: str, device: str = "cpu") -> tuple[str, Callable[..., Any]]:
             if exc.name != MODULES[implementation].format(op=op):
                 raise
             if device != "cpu" or implementation == candidates[-1]:
-                raise KernelUnavailable(f"{implementation} {op} is not built for {device}", "run scripts/build") from exc
-            warnings.warn(f"{implementation} {op} is not built; a slow one runs", RuntimeWarning, stacklevel=3)
+                raise KernelUnavailable(
+                    f"{implementation} {op} is not built for {device}", "run scripts/build"
+                ) from exc
+            warnings.warn(
+                f"{implementation} {op} is not built; a slow one runs", RuntimeWarning, stacklevel=3
+            )
     raise AssertionError("every row of OPS has an implementation")
 
 

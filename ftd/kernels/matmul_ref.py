@@ -24,7 +24,7 @@ def check(x: ArrayLike, weight: QuantMatrix, bias: ArrayLike | None, precision: 
 
 
 def uses_quantized_activations(weight: QuantMatrix, precision: str) -> bool:
-    """Return whether ``precision`` quantises x for this weight: not for formats without whole-number codes."""
+    """Return whether ``precision`` quantises x for this weight: only where its codes are whole numbers."""
     return precision == "fast" and weight.format not in _FLOAT_FORMATS and weight.shape[1] % BLOCK == 0
 
 
@@ -40,7 +40,8 @@ def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):
         inverse = np.where(d > 0, np.float32(1) / d, np.float32(0))
     q = np.clip(np.rint((blocks - z) * inverse), -127, 127)
-    return (d.astype(np.float64) * q + z).reshape(x.shape)
+    rounded: NDArray[np.float64] = d.astype(np.float64) * q + z
+    return rounded.reshape(x.shape)
 
 
 def matmul(
@@ -57,8 +58,8 @@ def matmul(
     bias    [N]    f32
     returns [T, N] f32
 
-    precision "f32": floats of x times exact weights. "fast": x first rounded by ``quantize_activations`` where the
-    weight has whole-number codes. A row of the result depends on its row of x alone, never on T.
+    precision "f32": floats of x times exact weights. "fast": x first rounded by ``quantize_activations`` where
+    the weight has whole-number codes. A row of the result depends on its row of x alone, never on T.
 
     Bytes moved: the planes of weight once, 4*T*K, 4*T*N written.
     Raises ValueError if x is not f32 [T, K], bias is not f32 [N] or the precision is unknown.

@@ -1,7 +1,8 @@
 """The FTW quantisation formats as data: which planes a ``[N, K]`` weight has and what its codes mean.
 
-A plane is one contiguous row-major array with N rows. Four-bit codes lie in blocks of 32 values = 16 bytes: byte j
-holds value j in its low nibble and value j + 16 in its high nibble, in every four-bit format.
+A plane is one contiguous row-major array with N rows. Four-bit codes lie in blocks of 32 values = 16 bytes: byte
+j holds value j in its low nibble and value j + 16 in its high nibble, in every four-bit format. (Where K is an odd
+multiple of nvfp4's 16, the last 8 bytes of a row hold values j and j + 8.)
 
     format   planes (dtype, items in a row of K values)                                     value of code c
     f32      codes f32 K                                                                    c
@@ -16,11 +17,11 @@ holds value j in its low nibble and value j + 16 in its high nibble, in every fo
     q5_k     q4_k's with high u8 K/8 after codes                                            c·(d·s) - dmin·m
     q6_k     codes u8 K/2 · high u8 K/4 · scales i8 K/16 · d f16 K/256                      (c - 32)·(d·s)
     mxfp4    codes u8 K/2 · scales u8 K/32                                                  e2m1(c)·2^(s - 127)
-    nvfp4    codes u8 K/2 · scales u8 K/16 · global f32 1 (one value for the matrix)        e2m1(c)·e4m3(s)·g
+    nvfp4    codes u8 K/2 · scales u8 K/16 · global f32 1 (one for the matrix)              e2m1(c)·e4m3(s)·g
     fp8_b128 codes u8 K · scales f32 [N/128, K/128] (rounded up)                            e4m3(c)·s
 
-high: q5 formats keep bit 4 of value i of a block in bit i of a little-endian u32; q6_k keeps bits 4-5 of the values
-j, j+8, j+16, j+24 of a 32-block in bits 0-1, 2-3, 4-5, 6-7 of its byte j.
+high: q5 formats keep bit 4 of value i of a block in bit i of a little-endian u32; q6_k keeps bits 4-5 of the
+values j, j+8, j+16, j+24 of a 32-block in bits 0-1, 2-3, 4-5, 6-7 of its byte j.
 """
 
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class QuantMatrix:
                 f"unknown quantisation format: {self.format!r}", f"use one of {' '.join(FORMATS)}"
             )
         if min(self.shape) <= 0 or self.shape[1] % spec.block:
-            raise InvalidFtw(f"{self.format} needs K > 0 in blocks of {spec.block}: shape {list(self.shape)}")
+            raise InvalidFtw(f"{self.format} needs K > 0 in blocks of {spec.block}: {list(self.shape)}")
         if len(self.planes) != len(spec.planes):
             raise InvalidFtw(f"{self.format} has {len(spec.planes)} planes, got {len(self.planes)}")
         for plane, array in zip(spec.planes, self.planes, strict=True):

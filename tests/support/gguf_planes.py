@@ -1,4 +1,4 @@
-"""GGUF blocks to FTW planes, written from GGUF's block layouts alone: an oracle for kernels, apart from ftd.ftw."""
+"""GGUF blocks to FTW planes, from GGUF's block layouts alone: an oracle for kernels, apart from ftd.ftw."""
 
 import numpy as np
 from numpy.typing import NDArray

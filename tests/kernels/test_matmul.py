@@ -1,0 +1,144 @@
+"""matmul against its reference in float64, and its versions against each other bit for bit."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from weights import random_matrix
+
+from ftd.kernels import cpu
+from ftd.kernels._matmul_cy import matmul as compiled
+from ftd.kernels._pool import Pool, set_isa
+from ftd.kernels.dequantize_ref import dequantize
+from ftd.kernels.matmul_ref import matmul, quantize_activations
+from ftd.kernels.quant import FORMATS, QuantMatrix
+
+# Largest error relative to the sum of |x||w|: float32 sums of a few hundred products; in the fast precision the
+# terms of a block that a code offset cancels are larger than what is left of them.
+TOLERANCE = {"fast": 4e-6, "f32": 1e-6}
+
+# N below, at and over the heights of a tile; primes. K of one, odd and many blocks (of 256 in the k formats).
+SHAPES = [(1, 1), (3, 2), (8, 3), (13, 1), (16, 8), (31, 9), (37, 5), (64, 17), (101, 4)]
+TOKENS = (1, 2, 3, 5, 6, 17, 33)
+
+
+def random_rows(count: int, columns: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return activations of very different sizes, as models have them, with one block of zeros."""
+    x = rng.standard_normal((count, columns)) * np.exp(rng.standard_normal((count, columns)))
+    x[:, : min(32, columns // 2)] *= rng.integers(0, 2)
+    return x.astype(np.float32)
+
+
+def error(
+    actual: NDArray[np.float32], expected: NDArray[np.float32], x: NDArray[np.float32], weight: QuantMatrix
+) -> float:
+    scale = np.abs(x).astype(np.float64) @ np.abs(dequantize(weight)).T.astype(np.float64) + 1e-30
+    return float((np.abs(actual.astype(np.float64) - expected) / scale).max())
+
+
+def columns_of(name: str, blocks: int) -> int:
+    block = FORMATS[name].block
+    return blocks * block if block > 1 else 32 * blocks + 5
+
+
+@pytest.mark.parametrize("precision", ["fast", "f32"])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_matches_the_reference(name: str, precision: str, isa: str, rng: np.random.Generator) -> None:
+    for rows, blocks in SHAPES:
+        if FORMATS[name].block == 256 and blocks > 5:
+            continue
+        weight = random_matrix(name, rows, columns_of(name, blocks), rng)
+        for tokens in (1, 5):
+            x = random_rows(tokens, weight.shape[1], rng)
+            expected = matmul(x, weight, None, precision)
+            actual = compiled(x, weight, None, precision)
+            assert error(actual, expected, x, weight) <= TOLERANCE[precision], (rows, blocks, tokens)
+
+
+@pytest.mark.parametrize("precision", ["fast", "f32"])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_version_gives_the_same_bits_for_a_row_in_any_batch(
+    name: str, precision: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    weight = random_matrix(name, 45, columns_of(name, 3), rng)
+    x = random_rows(max(TOKENS), weight.shape[1], rng)
+    bias = rng.standard_normal(45).astype(np.float32)
+    before = set_isa("scalar")
+    try:
+        expected = compiled(x, weight, bias, precision)
+        for level in cpu.ISA_LEVELS[: cpu.ISA_LEVELS.index(cpu.detected_isa()) + 1]:
+            set_isa(level)
+            for number, tokens in enumerate(TOKENS):
+                actual = compiled(x[:tokens], weight, bias, precision, pool=pools[number % len(pools)])
+                np.testing.assert_array_equal(actual, expected[:tokens], err_msg=f"{level} T={tokens}")
+    finally:
+        set_isa(before)
+
+
+def test_many_tokens_and_few_rows_are_shared_by_tokens(
+    isa: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    weight = random_matrix("q4_0", 9, 96, rng)
+    x = random_rows(257, 96, rng)
+    expected = compiled(x, weight)
+    for pool in pools:
+        np.testing.assert_array_equal(compiled(x, weight, pool=pool), expected)
+
+
+def test_extreme_codes_do_not_overflow(isa: str) -> None:
+    x = np.tile(np.array([-1.0, 1.0], np.float32), (3, 128)) * np.float32(5)
+    for name, code in (("q4_1", 0xFF), ("q5_1", 0xFF), ("q6_k", 0xFF), ("q5_k", 0xFF), ("q4_k", 0xFF)):
+        planes = []
+        for plane in FORMATS[name].planes:
+            shape = FORMATS[name].plane_shape(plane, (9, 256))
+            dtype = np.dtype(plane.dtype)
+            fill = code if dtype.kind == "u" and plane.name in ("codes", "high") else 1
+            planes.append(np.full(shape, fill, dtype))
+        weight = QuantMatrix(name, (9, 256), tuple(planes))
+        ones = np.full((3, 256), 7.0, np.float32)
+        for rows in (x[:1], x, np.abs(x), ones):
+            assert error(compiled(rows, weight), matmul(rows, weight), rows, weight) <= TOLERANCE["fast"], (
+                name
+            )
+
+
+@pytest.mark.parametrize("code", [-128, -127, 127])
+def test_signed_codes_reach_both_ends(code: int, isa: str, rng: np.random.Generator) -> None:
+    weight = QuantMatrix(
+        "q8_0", (11, 96), (np.full((11, 96), code, np.int8), np.full((11, 3), 0.5, np.float16))
+    )
+    x = random_rows(4, 96, rng)
+    for rows in (x[:1], x):
+        assert error(compiled(rows, weight), matmul(rows, weight), rows, weight) <= TOLERANCE["fast"]
+
+
+def test_no_tokens_give_no_rows(rng: np.random.Generator) -> None:
+    weight = random_matrix("q4_1", 5, 64, rng)
+    assert compiled(np.empty((0, 64), np.float32), weight).shape == (0, 5)
+    assert matmul(np.empty((0, 64), np.float32), weight).shape == (0, 5)
+
+
+def test_activations_are_rounded_by_half_a_step_at_most(rng: np.random.Generator) -> None:
+    x = random_rows(20, 320, rng)
+    blocks = x.reshape(-1, 32)
+    step = np.repeat((blocks.max(axis=1) - blocks.min(axis=1)) / 254, 32).reshape(x.shape)
+    assert (np.abs(quantize_activations(x) - x) <= 0.501 * step + 1e-30).all()
+
+
+def test_a_constant_block_is_kept_exactly() -> None:
+    x = np.full((1, 64), 0.1, np.float32)
+    np.testing.assert_array_equal(quantize_activations(x), x.astype(np.float64))
+
+
+@pytest.mark.parametrize("version", [matmul, compiled])
+def test_wrong_arguments_are_refused(version: object, rng: np.random.Generator) -> None:
+    assert callable(version)
+    weight = random_matrix("q4_1", 5, 64, rng)
+    x = np.zeros((1, 64), np.float32)
+    for arguments, words in (
+        ((np.zeros((1, 32), np.float32), weight), "64"),
+        ((x.astype(np.float64), weight), "float32"),
+        ((x, weight, np.zeros(4, np.float32)), "bias"),
+        ((x, weight, None, "f16"), "precision"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            version(*arguments)
