@@ -163,7 +163,8 @@ def family_of(model: GgufModel) -> tuple[Family, Settings]:
     known = f"use a model of one of {' '.join(FAMILIES)}"
     if architecture not in FAMILIES:
         raise Unsupported(f"model architecture is not supported: {architecture!r:.50}", known)
-    if settings.has("expert_count") and model.metadata[f"{architecture}.expert_count"] != 0:
+    experts = model.metadata.get(f"{architecture}.expert_count", 0)
+    if not isinstance(experts, int) or experts != 0:
         raise Unsupported(f"mixture-of-experts models of {architecture} are not supported yet", known)
     return FAMILIES[architecture], settings
 

@@ -240,7 +240,7 @@ def _gemma4(vocabulary: _Vocabulary) -> dict[str, Any]:
 
 def _word_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
     """GGUF marks the first piece of a word with ``▁``; WordPiece marks the later ones with ``##``."""
-    vocab = {}
+    vocab: dict[str, int] = {}
     for index, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.types, strict=True)):
         if kind in (CONTROL, UNKNOWN, USER_DEFINED):
             vocab[text] = index
@@ -248,6 +248,9 @@ def _word_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
             vocab[text[1:] if text.startswith(_SPACE) else f"##{text}"] = index
     if len(vocab) != len(vocabulary.texts):
         raise InvalidGguf("tokenizer.ggml.tokens has a word piece twice")
+    unknown = vocabulary.text_of("unknown") or "[UNK]"
+    if unknown not in vocab:
+        raise InvalidGguf(f"the vocabulary has no unknown token: {unknown!r:.50}")
     return {
         "added_tokens": vocabulary.added_tokens(),
         "normalizer": {
@@ -261,7 +264,7 @@ def _word_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
-            "unk_token": vocabulary.text_of("unknown") or "[UNK]",
+            "unk_token": unknown,
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
             "vocab": vocab,

@@ -1,4 +1,4 @@
-"""ftd.ftw.format against a config typed by hand, and the things that validate must refuse, one changed at a time."""
+"""ftd.ftw.format against a config typed by hand, and what validate must refuse, one value changed at a time."""
 
 import json
 from typing import Any
@@ -103,7 +103,9 @@ def test_one_wrong_value_is_refused(path: str, value: Any, message: str) -> None
         ftw.parse_config(edited(path, value))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", GOLDEN[:-2], b"[" * 100_000, b'{"a":' * 5000])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b"\xff\xfe", GOLDEN[:-2], b"[" * 100_000, b'{"a":' * 5000]
+)
 def test_what_is_not_a_config_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidFtw):
         ftw.parse_config(data)

@@ -15,7 +15,8 @@ GOLDEN = bytes.fromhex(
     "0100000000000000" "61" "08000000" "0200000000000000" "c3a4"  # a = "ä"
     "0100000000000000" "62" "09000000" "05000000" "0200000000000000" "ffffffff" "07000000"  # b = i32 [-1, 7]
     "1100000000000000" "67656e6572616c2e616c69676e6d656e74" "04000000" "10000000"  # general.alignment = 16
-    "0100000000000000" "77" "02000000" "0400000000000000" "0200000000000000" "00000000" "0000000000000000"  # w f32 [2, 4]
+    "0100000000000000" "77" "02000000" "0400000000000000" "0200000000000000"  # w [2, 4]
+    "00000000" "0000000000000000"  # f32 at 0
     "000000000000"  # zeros to a multiple of 16
     + "0000803f" * 8  # data: eight ones
 )  # fmt: skip
@@ -45,7 +46,9 @@ def test_smallest_gguf_of_ollamas_own_tests_is_a_container(tmp_path: Path) -> No
         b"GGUF\x03\0\0\0" + bytes(8) + b"\x01" + bytes(7)
         + b"\x14" + bytes(7) + b"general.architecture" + b"\x08\0\0\0" + b"\x04" + bytes(7) + b"test"
     )  # fmt: skip
-    assert hashlib.sha256(data).hexdigest() == "89a2116c3a82d6a97f59f748d86ed4417214353fd178ee54df418fde32495fad"
+    assert (
+        hashlib.sha256(data).hexdigest() == "89a2116c3a82d6a97f59f748d86ed4417214353fd178ee54df418fde32495fad"
+    )
     path = tmp_path / "smallest.gguf"
     path.write_bytes(data)
     with GgufFile.open(path) as file:

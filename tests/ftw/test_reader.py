@@ -56,13 +56,17 @@ def model(sink: DirectorySink) -> WrittenModel:
 
 @given(
     parts=st.lists(
-        st.tuples(st.sampled_from(list(FORMATS)), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2**32)),
+        st.tuples(
+            st.sampled_from(list(FORMATS)), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2**32)
+        ),
         min_size=1,
         max_size=4,
     )
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tensors_come_back_bit_for_bit(sink: DirectorySink, parts: list[tuple[str, int, int, int]]) -> None:
+def test_any_tensors_come_back_bit_for_bit(
+    sink: DirectorySink, parts: list[tuple[str, int, int, int]]
+) -> None:
     matrices = {f"t.{index}": random_matrix(*part) for index, part in enumerate(parts)}
     written = write(sink, matrices)
     config = reader.read_config(sink.path(written.config_blob.digest))

@@ -29,7 +29,7 @@ def test_golden_blob_bytes(sink: DirectorySink) -> None:
         writer.add("w", "q8_0", (2, 32), [[CODES[:1], CODES[1:]], [SCALES]])
         writer.add("n", "f32", (1, 1), [[np.array([1.0], np.float32)]])
         written = writer.finish(DRAFT)
-    first = bytes([*range(240, 256), *range(16), *range(32)]) + bytes.fromhex("0038" "0040") + bytes(4096 - 68)
+    first = bytes([*range(240, 256), *range(16), *range(32)]) + bytes.fromhex("00380040") + bytes(4096 - 68)
     second = bytes.fromhex("0000803f") + bytes(4092)
     (blob,) = written.config.blobs
     assert sink.path(blob.digest).read_bytes() == first + second
@@ -81,4 +81,6 @@ def test_chunk_hashes_do_not_depend_on_how_bytes_arrive(sizes: list[int]) -> Non
     for size in sizes:
         hasher.update(memoryview(data)[start : start + size])
         start += size
-    assert hasher.finish() == [hashlib.sha256(data[at : at + 10]).hexdigest() for at in range(0, len(data), 10)]
+    assert hasher.finish() == [
+        hashlib.sha256(data[at : at + 10]).hexdigest() for at in range(0, len(data), 10)
+    ]

@@ -41,13 +41,15 @@ def string(text: str | bytes) -> bytes:
 
 
 def value(item: Any) -> bytes:
-    """Type and value: bool, int (u32, or i64 if it does not fit), float (f32), str, or a list of one of these."""
+    """Type and value: bool, int (u32, or i64 if it does not fit), float (f32), str, or a list of these."""
     if isinstance(item, Raw):
         return item.encode("latin-1")
     if isinstance(item, list):
         parts = [value(part) for part in item]
         kind = parts[0][:4] if parts else struct.pack("<I", 8)
-        return struct.pack("<I", 9) + kind + struct.pack("<Q", len(item)) + b"".join(part[4:] for part in parts)
+        return (
+            struct.pack("<I", 9) + kind + struct.pack("<Q", len(item)) + b"".join(part[4:] for part in parts)
+        )
     if isinstance(item, bool):
         return struct.pack("<IB", 7, item)
     if isinstance(item, int):
@@ -81,7 +83,9 @@ def blocks(kind: str, rows: int, columns: int, random: np.random.Generator) -> N
         floats = random.normal(size=len(raw)).astype(np.float32)
         raw[:] = floats.view(np.uint8).reshape(-1, 4)[:, 4 - size :]
     for offset in halves:
-        raw[:, offset : offset + 2] = random.normal(0, 0.1, len(raw)).astype(np.float16).view(np.uint8).reshape(-1, 2)
+        raw[:, offset : offset + 2] = (
+            random.normal(0, 0.1, len(raw)).astype(np.float16).view(np.uint8).reshape(-1, 2)
+        )
     return raw.reshape(rows, -1)
 
 
@@ -117,17 +121,24 @@ class Raw(str):
 
 
 def model(
-    architecture: str = "llama", kinds: dict[str, str] | None = None, seed: int = 0, **more: Any
+    architecture: str = "llama", kinds: dict[str, str] | None = None, unit: int = 64, **more: Any
 ) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return metadata and random tensors of a model: 2 layers, D 256, 4 heads and 2 key-value heads of 64.
+    """Return metadata and random tensors of a model: 2 layers, 4 heads, 2 key-value heads of ``unit`` channels.
 
     kinds: ending of a GGUF tensor name -> block type, for matrices (Q4_0 where not named).
     """
     kinds = kinds or {}
-    random = np.random.default_rng(seed)
-    sizes = {"D": 256, "F": 512, "V": 32, "Q": 256, "W": 128, "C": 64}
+    random = np.random.default_rng(0)
+    sizes = {"D": 4 * unit, "F": 8 * unit, "V": 32, "Q": 4 * unit, "W": 2 * unit, "C": unit}
     layer = {
-        **{"attn_norm": "D", "attn_q": "QD", "attn_k": "WD", "attn_v": "WD", "attn_output": "DQ", "ffn_norm": "D"},
+        **{
+            "attn_norm": "D",
+            "attn_q": "QD",
+            "attn_k": "WD",
+            "attn_v": "WD",
+            "attn_output": "DQ",
+            "ffn_norm": "D",
+        },
         **{"ffn_gate": "FD", "ffn_up": "FD", "ffn_down": "DF"},
     }
     if architecture in ("qwen3", "gemma3"):
@@ -138,7 +149,9 @@ def model(
     for index in range(2):
         shapes |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
         if architecture == "qwen2":
-            shapes |= {f"blk.{index}.attn_{part}.bias": rows for part, rows in (("q", "Q"), ("k", "W"), ("v", "W"))}
+            shapes |= {
+                f"blk.{index}.attn_{part}.bias": rows for part, rows in (("q", "Q"), ("k", "W"), ("v", "W"))
+            }
     tensors = []
     for name, letters in shapes.items():
         kind = next((kind for ending, kind in kinds.items() if name.endswith(ending)), "Q4_0")
@@ -148,12 +161,13 @@ def model(
         "general.architecture": architecture,
         f"{architecture}.block_count": 2,
         f"{architecture}.context_length": 128,
-        f"{architecture}.embedding_length": 256,
-        f"{architecture}.feed_forward_length": 512,
+        f"{architecture}.embedding_length": 4 * unit,
+        f"{architecture}.feed_forward_length": 8 * unit,
         f"{architecture}.attention.head_count": 4,
         f"{architecture}.attention.head_count_kv": 2,
         f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
-        **({"gemma3.attention.key_length": 64, "gemma3.attention.sliding_window": 16} if architecture == "gemma3" else {}),
+        f"{architecture}.attention.key_length": unit,
+        f"{architecture}.attention.sliding_window": 16,
         **tokenizer(),
         **more,
     }
