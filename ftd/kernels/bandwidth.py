@@ -1,4 +1,4 @@
-"""Measures how fast this machine reads memory: decode's yardstick, since it reads each weight once a token."""
+"""Measures how fast this machine reads memory: decode's yardstick, which reads each weight once a token."""
 
 import statistics
 

@@ -2,8 +2,8 @@
 
 Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
 instruction set comes from the kernel's flags (so the operating system saves its registers). ``FTD_ISA`` caps
-it: a switch for tests and bug reports, read here and not in ``ftd.config`` because it must hold when a kernel is
-imported alone.
+it: a switch for tests and bug reports, read here and not in ``ftd.config`` because it must hold when a kernel
+is imported alone.
 """
 
 import os

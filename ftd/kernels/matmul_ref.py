@@ -58,8 +58,8 @@ def matmul(
     bias    [N]    f32
     returns [T, N] f32
 
-    precision "f32": floats of x times exact weights. "fast": x first rounded by ``quantize_activations`` where
-    the weight has whole-number codes. A row of the result depends on its row of x alone, never on T.
+    precision "f32": floats of x times exact weights. "fast": x first rounded by ``quantize_activations``
+    where the weight has whole-number codes. A row of the result depends on its row of x alone, never on T.
 
     Bytes moved: the planes of weight once, 4*T*K, 4*T*N written.
     Raises ValueError if x is not f32 [T, K], bias is not f32 [N] or the precision is unknown.

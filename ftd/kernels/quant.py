@@ -1,24 +1,24 @@
 """The FTW quantisation formats as data: which planes a ``[N, K]`` weight has and what its codes mean.
 
-A plane is one contiguous row-major array with N rows. Four-bit codes lie in blocks of 32 values = 16 bytes: byte
-j holds value j in its low nibble and value j + 16 in its high nibble, in every four-bit format. (Where K is an odd
-multiple of nvfp4's 16, the last 8 bytes of a row hold values j and j + 8.)
+A plane is one contiguous row-major array with N rows. Four-bit codes lie in blocks of 32 values = 16 bytes:
+byte j holds value j in its low nibble and value j + 16 in its high nibble, in every four-bit format. (Where K
+is an odd multiple of nvfp4's 16, the last 8 bytes of a row hold values j and j + 8.)
 
-    format   planes (dtype, items in a row of K values)                                     value of code c
-    f32      codes f32 K                                                                    c
-    f16      codes f16 K                                                                    c
-    bf16     codes u16 K                                                                    bfloat16 bits c
-    q8_0     codes i8 K · scales f16 K/32                                                   c·d
-    q4_0     codes u8 K/2 · scales f16 K/32                                                 (c - 8)·d
-    q4_1     codes u8 K/2 · scales f16 K/32 · mins f16 K/32                                 c·d + m
-    q5_0     codes u8 K/2 · high u8 K/8 · scales f16 K/32                                   (c - 16)·d
-    q5_1     codes u8 K/2 · high u8 K/8 · scales f16 K/32 · mins f16 K/32                   c·d + m
-    q4_k     codes u8 K/2 · scales u8 K/32 · mins u8 K/32 · d f16 K/256 · dmin f16 K/256    c·(d·s) - dmin·m
-    q5_k     q4_k's with high u8 K/8 after codes                                            c·(d·s) - dmin·m
-    q6_k     codes u8 K/2 · high u8 K/4 · scales i8 K/16 · d f16 K/256                      (c - 32)·(d·s)
-    mxfp4    codes u8 K/2 · scales u8 K/32                                                  e2m1(c)·2^(s - 127)
-    nvfp4    codes u8 K/2 · scales u8 K/16 · global f32 1 (one for the matrix)              e2m1(c)·e4m3(s)·g
-    fp8_b128 codes u8 K · scales f32 [N/128, K/128] (rounded up)                            e4m3(c)·s
+    format   planes (dtype, items in a row of K values)                                 value of code c
+    f32      codes f32 K                                                                c
+    f16      codes f16 K                                                                c
+    bf16     codes u16 K                                                                bfloat16 bits c
+    q8_0     codes i8 K · scales f16 K/32                                               c·d
+    q4_0     codes u8 K/2 · scales f16 K/32                                             (c - 8)·d
+    q4_1     codes u8 K/2 · scales f16 K/32 · mins f16 K/32                             c·d + m
+    q5_0     codes u8 K/2 · high u8 K/8 · scales f16 K/32                               (c - 16)·d
+    q5_1     codes u8 K/2 · high u8 K/8 · scales f16 K/32 · mins f16 K/32               c·d + m
+    q4_k     codes u8 K/2 · scales u8 K/32 · mins u8 K/32 · d f16 K/256 · dmin f16 K/256  c·(d·s) - dmin·m
+    q5_k     q4_k's with high u8 K/8 after codes                                        c·(d·s) - dmin·m
+    q6_k     codes u8 K/2 · high u8 K/4 · scales i8 K/16 · d f16 K/256                  (c - 32)·(d·s)
+    mxfp4    codes u8 K/2 · scales u8 K/32                                              e2m1(c)·2^(s - 127)
+    nvfp4    codes u8 K/2 · scales u8 K/16 · global f32 1 (one for the matrix)          e2m1(c)·e4m3(s)·g
+    fp8_b128 codes u8 K · scales f32 [N/128, K/128] (rounded up)                        e4m3(c)·s
 
 high: q5 formats keep bit 4 of value i of a block in bit i of a little-endian u32; q6_k keeps bits 4-5 of the
 values j, j+8, j+16, j+24 of a 32-block in bits 0-1, 2-3, 4-5, 6-7 of its byte j.
@@ -121,7 +121,7 @@ class QuantMatrix:
             wanted = spec.plane_shape(plane, self.shape)
             if array.shape != wanted or array.dtype != np.dtype(plane.dtype) or not array.flags.c_contiguous:
                 raise InvalidFtw(
-                    f"plane {plane.name} of {self.format} {list(self.shape)} must be contiguous {plane.dtype} "
+                    f"{plane.name} of {self.format} {list(self.shape)} must be contiguous {plane.dtype} "
                     f"{list(wanted)}, got {array.dtype} {list(array.shape)}"
                 )
 

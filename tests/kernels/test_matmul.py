@@ -12,8 +12,8 @@ from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.matmul_ref import matmul, quantize_activations
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
-# Largest error relative to the sum of |x||w|: float32 sums of a few hundred products; in the fast precision the
-# terms of a block that a code offset cancels are larger than what is left of them.
+# Largest error relative to the sum of |x||w|: float32 sums of a few hundred products; in the fast precision
+# the terms of a block that a code offset cancels are larger than what is left of them.
 TOLERANCE = {"fast": 4e-6, "f32": 1e-6}
 
 # N below, at and over the heights of a tile; primes. K of one, odd and many blocks (of 256 in the k formats).
