@@ -1,4 +1,4 @@
-"""ftd.ftw.format against a config typed by hand, and what validate must refuse, one value changed at a time."""
+"""ftd.ftw.format against a config typed by hand, and what validate must refuse, one changed value at once."""
 
 import json
 from typing import Any

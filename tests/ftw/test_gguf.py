@@ -114,6 +114,7 @@ def test_a_file_that_shrinks_while_open_is_noticed(golden: Path) -> None:
             file.read(file.tensors[0])
 
 
+@pytest.mark.slow
 def test_real_models_have_the_tensors_that_the_gguf_package_sees(smollm2_gguf: Path) -> None:
     theirs = gguf.GGUFReader(smollm2_gguf)
     with GgufFile.open(smollm2_gguf) as ours:

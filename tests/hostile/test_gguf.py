@@ -229,7 +229,7 @@ def test_metadata_of_the_wrong_kind_imports_or_is_refused(tokenizer: str, tmp_pa
             else:
                 Tokenizer.from_str(sink.blobs[model.blobs[1].digest].decode()).encode("ab <s> é😀")
                 imported += 1
-    assert imported > 100
+    assert imported > 50
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])

@@ -123,7 +123,7 @@ class Raw(str):
 def model(
     architecture: str = "llama", kinds: dict[str, str] | None = None, unit: int = 64, **more: Any
 ) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return metadata and random tensors of a model: 2 layers, 4 heads, 2 key-value heads of ``unit`` channels.
+    """Return metadata and random tensors of a model: 2 layers, 4 query and 2 key heads of ``unit`` channels.
 
     kinds: ending of a GGUF tensor name -> block type, for matrices (Q4_0 where not named).
     """
