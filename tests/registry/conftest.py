@@ -19,7 +19,7 @@ from ftd.registry.store import Store
 KIB = 1024
 QUICK = Limits(
     connect_s=5.0,
-    stall_s=0.3,
+    stall_s=20.0,
     attempts=3,
     backoff_s=0.0,
     stream_bytes=64 * KIB,
