@@ -8,8 +8,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ftd import config, log
-from ftd.cli.serve import taken
-from ftd.errors import InvalidOption
+from ftd.errors import Conflict, InvalidOption
 from ftd.registry.server import make_app
 from ftd.registry.store import Store
 
@@ -23,11 +22,20 @@ def run(options: argparse.Namespace) -> int:
     loaded = config.load()
     log.configure(loaded.server.log_level)
     root = Path(options.root).expanduser() if options.root else loaded.registry.models_dir
-    logger.info(log.fields("registry", address=f"{options.host}:{options.port}", root=root))
+    address = f"{options.host}:{options.port}"
+    app = make_app(Store(root))
+
+    def started(*_: object) -> None:
+        logger.info(log.fields("registry listening", address=address, root=root))
+
     try:
-        web.run_app(make_app(Store(root)), host=options.host, port=options.port, print=None, access_log=None)
+        # run_app prints once, when it listens
+        web.run_app(app, host=options.host, port=options.port, print=started, access_log=None)
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:
             raise
-        raise taken(f"{options.host}:{options.port}") from exc
+        raise Conflict(
+            f"the address is in use: {address}",
+            "stop that program or choose another --port",
+        ) from exc
     return 0

@@ -57,8 +57,8 @@ def test_help_answers_in_less_than_150_ms() -> None:
     assert min(seconds() for _ in range(5)) < 0.15
 
 
-def test_no_command_prints_the_overview(cli) -> None:
-    result = cli()
+def test_no_command_prints_the_overview(process_cli) -> None:
+    result = process_cli()
     assert result.returncode == 0 and result.stdout.startswith("usage: ftd COMMAND")
 
 
@@ -81,15 +81,15 @@ def test_wrong_usage_exits_with_2(cli, words: tuple[str, ...], error: str) -> No
     assert (result.returncode, result.stdout, result.stderr) == (2, "", error)
 
 
-def test_a_bad_setting_exits_with_2(cli) -> None:
-    result = cli("list", env={"FTD_MAX_QUEUE": "0"})
+def test_a_bad_setting_exits_with_2(process_cli) -> None:
+    result = process_cli("list", env={"FTD_MAX_QUEUE": "0"})
     assert result.returncode == 2
     assert result.stderr == "error: FTD_MAX_QUEUE must be between 1 and 1000000: 0\n"
 
 
-def test_a_failed_request_exits_with_1_and_says_why(cli, api: FakeApi) -> None:
+def test_a_failed_request_exits_with_1_and_says_why(process_cli, api: FakeApi) -> None:
     api.answers["POST /api/show"] = (404, {"error": "model 'nosuch' not found", "hint": "ftd pull nosuch"})
-    result = cli("show", "nosuch")
+    result = process_cli("show", "nosuch")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "error: model 'nosuch' not found\nhint: ftd pull nosuch\n"
 

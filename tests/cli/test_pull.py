@@ -14,9 +14,9 @@ LINES = [
 ]
 
 
-def test_in_a_pipe_there_are_no_bars_and_no_escape_codes(cli, api: FakeApi) -> None:
+def test_in_a_pipe_there_are_no_bars_and_no_escape_codes(process_cli, api: FakeApi) -> None:
     api.answers["POST /api/pull"] = LINES
-    result = cli("pull", "--insecure", "m")
+    result = process_cli("pull", "--insecure", "m")
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr == (
         "pulling manifest\npulling 8eeb52dfb3bb\nverifying sha256 digest\nwriting manifest\nsuccess\n"

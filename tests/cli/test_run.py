@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from fake_api import HANG, TIMEOUT_S, FakeApi
+from terminal import killed_on_failure
 
 ANSWER = [
     {"response": "Hel", "done": False},
@@ -15,17 +16,17 @@ ANSWER = [
 ]
 
 
-def test_a_prompt_is_answered_and_the_command_ends(cli, api: FakeApi) -> None:
+def test_a_prompt_is_answered_and_the_command_ends(process_cli, api: FakeApi) -> None:
     api.answers["POST /api/generate"] = ANSWER
-    result = cli("run", "m", "why", "blue?")
+    result = process_cli("run", "m", "why", "blue?")
     assert (result.returncode, result.stdout, result.stderr) == (0, "Hello\n\n", "")
     assert api.bodies("/api/generate") == [{"model": "m", "options": {}, "prompt": "why blue?"}]
 
 
-def test_what_is_piped_goes_before_the_prompt(cli, api: FakeApi) -> None:
+def test_what_is_piped_goes_before_the_prompt(process_cli, api: FakeApi) -> None:
     api.answers["POST /api/generate"] = ANSWER
-    cli("run", "m", "summarise", stdin="a text\nof two lines\n")
-    cli("run", "m", stdin="only this")
+    process_cli("run", "m", "summarise", stdin="a text\nof two lines\n")
+    process_cli("run", "m", stdin="only this")
     assert [body["prompt"] for body in api.bodies("/api/generate")] == [
         "a text\nof two lines summarise",
         "only this",
@@ -121,23 +122,24 @@ def test_an_embedding_model_prints_one_line_of_json(cli, api: FakeApi) -> None:
     assert result.stderr == 'error: embedding models require input text\nhint: ftd run m "your text here"\n'
 
 
-def test_an_error_in_the_middle_exits_with_1(cli, api: FakeApi) -> None:
+def test_an_error_in_the_middle_exits_with_1(process_cli, api: FakeApi) -> None:
     api.answers["POST /api/generate"] = [ANSWER[0], {"error": "the engine died"}]
-    result = cli("run", "m", "x")
+    result = process_cli("run", "m", "x")
     assert result.returncode == 1 and result.stdout.startswith("Hel")
     assert result.stderr == "error: the engine died\n"
 
 
 def test_an_interrupt_aborts_the_generation(api: FakeApi, environment: dict[str, str]) -> None:
     api.answers["POST /api/generate"] = [ANSWER[0], HANG]
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "ftd", "run", "m", "x"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-    ) as process:
+    )
+    with process, killed_on_failure(process):
         assert process.stdout is not None and process.stdout.read(3) == "Hel"
         process.send_signal(signal.SIGINT)
         output, error = process.communicate(timeout=TIMEOUT_S)

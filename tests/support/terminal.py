@@ -1,5 +1,6 @@
 """The real command line at a pseudo-terminal."""
 
+import contextlib
 import fcntl
 import io
 import os
@@ -9,9 +10,20 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def killed_on_failure(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """Kill ``process`` if the block fails, so that nobody waits for it in vain."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 class TerminalStream(io.StringIO):
