@@ -21,9 +21,26 @@ from typing import Any
 
 from ftd.errors import InvalidRequest
 
-# U+FDD0..U+FDEF, then the private plane 16: no text that means something uses them
-_SEALS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x10FFFE))
-_MARKUP = re.compile(r"</?[\w:]+>|\[/?[\w ]+\]")
+# U+FDD0..U+FDEF, then private use: no text that means something has them
+_SEALS = (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900))
+_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+# Tokens inside of assistant messages: templates look for them there, and output parsers need to see them
+MARKUP_TEXTS = frozenset(
+    (
+        *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>"),
+        *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|channel|>", "<|message|>", "<|start|>"),
+        *(
+            "<tool_call>",
+            "</tool_call>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+            "<|python_tag|>",
+            "<|tool_call|>",
+        ),
+    )
+)
 MAX_DEPTH = 64
 
 
@@ -63,8 +80,13 @@ class Guard:
 
     @cached_property
     def _framing(self) -> re.Pattern[str] | None:
-        texts = sorted((t for t in self.control if not _MARKUP.fullmatch(t)), key=len, reverse=True)
+        texts = sorted(self.control - MARKUP_TEXTS, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        framing = self.control - MARKUP_TEXTS
+        return frozenset(text[:length] for text in framing for length in range(1, len(text)))
 
     @cached_property
     def _infixes(self) -> frozenset[str]:
@@ -86,7 +108,12 @@ class Guard:
         """Return the text of an assistant message with framing tokens sealed and markup left alone."""
         if self._framing is None:
             return text
-        return self._framing.sub(lambda match: match[0][0] + seal + match[0][1:], text)
+        sealed = self._framing.sub(lambda match: match[0][0] + seal + match[0][1:], text)
+        for length in range(1, max(map(len, self.control))):
+            if sealed[-length:] in self._beginnings:
+                sealed = f"{sealed[: len(sealed) - length + 1]}{seal}{sealed[len(sealed) - length + 1 :]}"
+                break
+        return seal + sealed if self.edges and self._continues_token(text) else sealed
 
     def _continues_token(self, text: str) -> bool:
         longest = max(map(len, self.control), default=0)
@@ -95,28 +122,28 @@ class Guard:
             for n in range(1, min(longest, len(text) + 1))
         )
 
-    def seal_value(self, value: Any, seal: str, assistant: bool = False) -> Any:
+    def seal_value(self, value: Any, seal: str, depth: int = 0) -> Any:
         """Return JSON data with all of its strings sealed, keys too."""
-        return self._walk(value, seal, self.seal_assistant if assistant else self.seal, 0)
-
-    def _walk(self, value: Any, seal: str, seal_text: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise InvalidRequest(f"messages or tools are nested too deeply: more than {MAX_DEPTH} levels")
         if isinstance(value, str):
-            return seal_text(value, seal)
+            return self.seal(value, seal)
         if isinstance(value, dict):
             return {
-                self.seal(str(key), seal): self._walk(item, seal, seal_text, depth + 1)
+                self.seal(str(key), seal): self.seal_value(item, seal, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._walk(item, seal, seal_text, depth + 1) for item in value]
+            return [self.seal_value(item, seal, depth + 1) for item in value]
         return value
 
 
 def choose_seal(*values: Any) -> str:
-    """Return a character that occurs in none of the strings of ``values``."""
-    used = {char for text in _strings(values, 0) for char in text if char >= "\ufdd0"}
+    """Return a character that occurs in none of the strings of ``values``, not as an escape either."""
+    used: set[str] = set()
+    for text in _strings(values, 0):
+        used.update(text)
+        used.update(chr(int(code, 16)) for code in _ESCAPE.findall(text))
     for code in _SEALS:
         if chr(code) not in used:
             return chr(code)
@@ -127,7 +154,7 @@ def _strings(value: Any, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise InvalidRequest(f"messages or tools are nested too deeply: more than {MAX_DEPTH} levels")
     if isinstance(value, str):
-        if not value.isascii():
+        if not value.isascii() or "\\u" in value:
             yield value
     elif isinstance(value, dict):
         for key, item in value.items():

@@ -2,7 +2,7 @@
 
     frame := length of the body (u32, little endian) · body (JSON object)
     down     {"op": "render", "kind", "source", "variables", "seal", "max_chars"}
-             {"op": "literals", "source"}
+             {"op": "literals", "kind", "source"}
     up       {"status": "ready"} once, then
              {"status": "ok", "text" or "literals"}
              {"status": "refused" or "invalid" or "failed" or "limit", "text": why}
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import jinja2
 
 from ftd.chat import jinja_environment
-from ftd.chat.gotemplate import GoTemplateError, chat
+from ftd.chat.gotemplate import GoTemplateError, chat, parse
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20
@@ -56,6 +56,13 @@ def _joined(pieces: Iterable[str], max_chars: int) -> str:
     return "".join(parts)
 
 
+def _literals(kind: str, source: str) -> list[str]:
+    if kind == "jinja":
+        return jinja_environment.literals(source)
+    parse(source)
+    return [source]
+
+
 def _render(request: dict[str, Any]) -> str:
     run = jinja_environment.pieces if request["kind"] == "jinja" else chat.pieces
     text = _joined(run(request["source"], request["variables"]), request["max_chars"])
@@ -68,7 +75,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Carry out one request; every fault of a template becomes a status."""
     try:
         if request["op"] == "literals":
-            return {"status": "ok", "literals": jinja_environment.literals(request["source"])}
+            return {"status": "ok", "literals": _literals(request["kind"], request["source"])}
         return {"status": "ok", "text": _render(request)}
     except jinja_environment.Refused as exc:
         return {"status": "refused", "text": str(exc)}

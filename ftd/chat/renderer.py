@@ -66,9 +66,10 @@ class Renderer:
         )
         return str(reply["text"])
 
-    async def literals(self, source: str) -> list[str]:
-        """Return the texts that a Jinja template writes itself; InvalidTemplate if it does not parse."""
-        return [str(text) for text in (await self._ask({"op": "literals", "source": source}))["literals"]]
+    async def literals(self, kind: str, source: str) -> list[str]:
+        """Return the texts that a template writes by itself; raise InvalidTemplate if it does not parse."""
+        reply = await self._ask({"op": "literals", "kind": kind, "source": source})
+        return [str(text) for text in reply["literals"]]
 
     async def close(self) -> None:
         """End the worker."""
@@ -102,7 +103,7 @@ class Renderer:
         if reply.get("status") == "failed":
             raise TemplateRefused(f"template failed: {text}")
         verb = "does not parse" if reply.get("status") == "invalid" else "passed a limit"
-        raise InvalidTemplate(f"template {verb}: {text}")
+        raise InvalidTemplate(f"template error: {verb}: {text}")
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:

@@ -35,6 +35,7 @@ class Traits:
 
     plain_content: bool = True  # content may be a string; otherwise a list of parts
     system: bool = True  # a system message at the front is printed
+    lone_system: bool = True  # one without any other message too
     late_system: bool = True  # one in the middle too
     developer: bool = True  # role developer is printed
     tool_calls: bool = True  # calls of assistant messages are printed
@@ -162,9 +163,7 @@ class ChatTemplate:
     async def _learn(self) -> tuple[Guard, Traits]:
         """Return guard and traits of the template, found out on first use."""
         if self._guard is None or self._traits is None:
-            literals = [self.source]
-            if self.kind == "jinja":
-                literals = await self._renderer.literals(self.source)
+            literals = await self._renderer.literals(self.kind, self.source)
             self._guard = Guard(self._control, glues(literals, self._control) or self.kind == "go")
             self._traits = await self._probe() if self.kind == "jinja" else Traits()
         return self._guard, self._traits
@@ -197,6 +196,7 @@ class ChatTemplate:
         traits = replace(
             traits,
             system="ndl-system" in await self._probed([system, user], traits),
+            lone_system="ndl-system" in await self._probed([system], traits),
             late_system=all(text in several for text in ("ndl-system", "ndl-late")),
             developer="ndl-developer" in await self._probed([developer, user], traits),
         )
@@ -226,7 +226,8 @@ def _forms(messages: list[Message], traits: Traits) -> Iterator[list[Message]]:
         steps.append(conversation.developer_as_system)
     if not (traits.tool_calls and traits.tool_results):
         steps.append(conversation.tools_as_text)
-    if not traits.system:
+    is_lone = all(message["role"] in ("system", "developer") for message in messages)
+    if not traits.system or (is_lone and not traits.lone_system):
         steps.append(conversation.system_into_user)
     elif not traits.late_system:
         steps.append(conversation.system_first)
@@ -267,8 +268,11 @@ def _json(value: Any) -> str:
 
 
 def _sealed_message(message: Message, guard: Guard, seal: str) -> Message:
-    is_assistant = message["role"] == "assistant"
-    sealed: Message = guard.seal_value(message, seal, assistant=is_assistant)
+    sealed: Message = guard.seal_value(message, seal)
+    if message["role"] == "assistant":
+        for key in ("content", "thinking", "reasoning_content"):
+            if key in message:
+                sealed[key] = guard.seal_assistant(message[key], seal)
     if message["role"] in conversation.ROLES:
         sealed["role"] = message["role"]
     for call in sealed.get("tool_calls", ()):
@@ -311,10 +315,5 @@ def thinking_tags(kind: str, source: str) -> tuple[str, str] | None:
 
 async def check_template(renderer: Renderer, kind: str, source: str) -> None:
     """Raise InvalidTemplate unless ``source`` parses; the parsing is done in the worker."""
-    if kind == "go":
-        try:
-            parse(source)
-        except GoTemplateError as exc:
-            raise InvalidTemplate(f"template error: {exc}") from exc
-    elif kind == "jinja":
-        await renderer.literals(source)
+    if kind != "none":
+        await renderer.literals(kind, source)

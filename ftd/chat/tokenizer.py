@@ -13,30 +13,13 @@ from typing import Any, Protocol
 import msgspec
 from tokenizers import Tokenizer as HfTokenizer
 
-from ftd.chat.guard import Rendered
+from ftd.chat.guard import MARKUP_TEXTS, Rendered
 from ftd.errors import DamagedBlob
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Added tokens that frame messages though not flagged special: <|fim_prefix|>, <｜tool▁sep｜>, [INST]
 _FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
 _SPACE = re.compile(r"\s*")
-# Control tokens whose text output parsers need to see
-MARKUP_TEXTS = frozenset(
-    (
-        *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>"),
-        *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>"),
-        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|channel|>", "<|message|>", "<|start|>"),
-        *(
-            "<tool_call>",
-            "</tool_call>",
-            "[TOOL_CALLS]",
-            "[ARGS]",
-            "[CALL_ID]",
-            "<|python_tag|>",
-            "<|tool_call|>",
-        ),
-    )
-)
 
 
 class TokenIds(Protocol):

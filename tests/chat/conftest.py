@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+
 from ftd.chat.renderer import Renderer
 
 

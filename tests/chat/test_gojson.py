@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
+
 from ftd.chat import gojson
 
 

@@ -4,10 +4,11 @@ import codecs
 from typing import Any
 
 import pytest
-from ftd.chat.modelfile import Modelfile, format_modelfile, format_parameters, parse_modelfile
-from ftd.errors import InvalidModelfile
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ftd.chat.modelfile import Modelfile, format_modelfile, format_parameters, parse_modelfile
+from ftd.errors import InvalidModelfile
 
 WHOLE = '''# a comment
 FROM ./model.gguf

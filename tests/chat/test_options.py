@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+
 from ftd.chat.options import LEGACY, OPTIONS, check, merge, parse_parameter
 from ftd.errors import InvalidOption
 

@@ -3,10 +3,11 @@
 import time
 
 import pytest
-from ftd.chat.stops import StopMatcher
-from ftd.errors import InvalidOption
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ftd.chat.stops import StopMatcher
+from ftd.errors import InvalidOption
 
 words = st.text("ab", min_size=1, max_size=4)
 

@@ -1,9 +1,10 @@
 """Checked against the vectors of the reference page, and against the uncut text for every cut."""
 
 import pytest
-from ftd.chat.thinking import ThinkingSplitter, tail_len
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ftd.chat.thinking import ThinkingSplitter, tail_len
 
 
 def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:

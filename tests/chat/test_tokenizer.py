@@ -1,13 +1,14 @@
 """Checked against the tokenizers library, which ftd only wraps, and against plain UTF-8."""
 
 import pytest
-from ftd.chat.guard import Rendered
-from ftd.chat.tokenizer import StreamDecoder, Tokenizer
-from ftd.errors import DamagedBlob
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from vocabularies import Ids, byte_level, sentence_piece, with_flag
+
+from ftd.chat.guard import Rendered
+from ftd.chat.tokenizer import StreamDecoder, Tokenizer
+from ftd.errors import DamagedBlob
 
 texts = st.text(st.one_of(st.sampled_from("ab <>|/imtdhn_"), st.characters(codec="utf-8")), max_size=40)
 nasty = st.lists(

@@ -7,7 +7,8 @@ from ftd.chat.gotemplate.functions import FUNCTIONS
 from ftd.chat.gotemplate.lexer import ActionPart, Token, parts
 from ftd.chat.gotemplate.nodes import GoTemplateError
 
-MAX_SOURCE_CHARS = 1 << 20
+# Parsing takes about 4 µs a character and may happen in the event loop
+MAX_SOURCE_CHARS = 1 << 16
 MAX_DEPTH = 100
 _KEYWORDS = frozenset(
     ("if", "else", "end", "range", "with", "define", "block", "template", "break", "continue")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from ftd.chat.gotemplate import GoTemplateError, chat
 
 T1 = (

@@ -1,6 +1,7 @@
 """Checked against section 9.3, 9.4 and vectors A.7 of the reference page."""
 
 import pytest
+
 from ftd.chat.gotemplate import discovery, parse
 
 LOOP = "{{{{ range $i, $m := .Messages }}}}{{{{ $last := eq $i 1 }}}}{}{{{{ end }}}}"

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+
 from ftd.chat.gotemplate import GoTemplateError
 from ftd.chat.gotemplate.functions import FUNCTIONS, typescript_type
 from ftd.chat.gotemplate.values import Struct, TypeList

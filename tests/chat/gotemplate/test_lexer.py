@@ -1,6 +1,7 @@
 """Tokens typed by hand."""
 
 import pytest
+
 from ftd.chat.gotemplate import GoTemplateError
 from ftd.chat.gotemplate.lexer import ActionPart, TextPart, parts
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from ftd.chat.gotemplate.values import MISSING, JsonList, JsonMap, Struct, TypeList, kind, to_text, truth
 
 

@@ -1,0 +1,95 @@
+"""The worker is a real process; what it may cost the daemon is measured."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from ftd.chat.renderer import Renderer, TemplateRefused
+from ftd.errors import InvalidTemplate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_renders_in_one_process(renderer: Renderer) -> None:
+    assert await renderer.render("jinja", "a{{ x }}", {"x": "ü\ud83d\0"}) == "aü\ud83d\0"
+    pid = renderer.pid
+    assert (
+        await renderer.render("go", "{{ .Prompt }}", {"messages": [{"role": "user", "content": "p"}]}) == "p"
+    )
+    assert renderer.pid == pid
+
+
+async def test_refusals_and_faults_can_be_told_apart(renderer: Renderer) -> None:
+    with pytest.raises(TemplateRefused, match="no such role"):
+        await renderer.render("jinja", "{{ raise_exception('no such role') }}", {})
+    with pytest.raises(TemplateRefused, match="UndefinedError"):
+        await renderer.render("jinja", "{{ a.b.c }}", {})
+    with pytest.raises(InvalidTemplate, match="line 2") as caught:
+        await renderer.render("jinja", "\n{% if %}", {})
+    assert not isinstance(caught.value, TemplateRefused)
+
+
+async def test_literals_are_what_a_template_writes(renderer: Renderer) -> None:
+    source = "{# no #}a{% if x == 'b' %}{{ '<|c|>' + y }}{% endif %}\n"
+    assert {"a", "b", "<|c|>"} <= set(await renderer.literals("jinja", source))
+    with pytest.raises(InvalidTemplate, match="does not parse"):
+        await renderer.literals("go", "{{ Prompt }}")
+
+
+async def test_a_slow_template_is_killed_and_the_loop_never_waits() -> None:
+    lags: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            started = time.monotonic()
+            await asyncio.sleep(0.01)
+            lags.append(time.monotonic() - started - 0.01)
+
+    async with Renderer(render_limit_s=0.3) as renderer:
+        await renderer.render("jinja", "x", {})
+        pid = renderer.pid
+        ticker = asyncio.create_task(tick())
+        with pytest.raises(InvalidTemplate, match=r"longer than 0\.3 s"):
+            await renderer.render(
+                "jinja", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", {}
+            )
+        ticker.cancel()
+        assert not Path(f"/proc/{pid}").exists()
+        assert await renderer.render("jinja", "next", {}) == "next"
+    assert max(lags) < 0.1
+
+
+async def test_a_cancelled_render_leaves_no_answer_behind(renderer: Renderer) -> None:
+    task = asyncio.create_task(renderer.render("jinja", "{% for a in range(99999) %}{{ a }}{% endfor %}", {}))
+    while not renderer.pid:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await renderer.render("jinja", "mine", {}) == "mine"
+
+
+async def test_a_dead_worker_is_replaced(renderer: Renderer) -> None:
+    await renderer.render("jinja", "x", {})
+    process = renderer._process
+    assert process is not None
+    process.kill()
+    await process.wait()
+    assert await renderer.render("jinja", "again", {}) == "again"
+
+
+async def test_close_ends_the_process() -> None:
+    renderer = Renderer()
+    await renderer.render("jinja", "x", {})
+    pid = renderer.pid
+    await renderer.close()
+    await renderer.close()
+    assert renderer.pid is None and not Path(f"/proc/{pid}").exists()
+
+
+async def test_concurrent_renders_get_their_own_answers(renderer: Renderer) -> None:
+    texts = await asyncio.gather(*(renderer.render("jinja", "{{ x }}", {"x": i}) for i in range(20)))
+    assert texts == [str(i) for i in range(20)]
