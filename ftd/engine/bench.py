@@ -128,7 +128,7 @@ def _result(
     config = reader.read_config(config_path)
     decode_rate = decode_tokens / statistics.median(each.decode_ns for each in runs) * 1e9
     token_bytes = decode_bytes(engine, load.precision, prompt_tokens + decode_tokens // 2)
-    read_rate = bandwidth.measure(engine.threads)
+    read_rate = bandwidth.measure(engine.threads.num_threads)
     outside = statistics.median(1 - each.decode_graph_ns / each.decode_ns for each in runs)
     return Result(
         architecture=config.architecture,
