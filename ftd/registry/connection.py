@@ -6,6 +6,7 @@ redirect is checked again; no encoding is accepted, so the bytes that arrive are
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -165,7 +166,7 @@ class Connection:
         self.source.policy.check_url(url)
         if authorization is not None:
             headers = {**headers, "Authorization": authorization}
-        data = body() if callable(body) else body
+        data = body() if callable(body) else None if body is None else io.BytesIO(body)
         return await self._session.request(method, url, headers=headers, data=data, allow_redirects=False)
 
     def _is_own(self, url: URL) -> bool:

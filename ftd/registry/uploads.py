@@ -68,10 +68,12 @@ class Uploads:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 sha, num_hashed = self._hashes.get(upload_id, (hashlib.sha256(), 0))
                 session = UploadSession(self._blobs, path, fd, sha, num_hashed)
-                yield session
-                self._hashes[upload_id] = (session.sha, session.num_hashed)
-                if session.is_closed:
-                    del self._hashes[upload_id]
+                try:
+                    yield session
+                finally:
+                    self._hashes[upload_id] = (session.sha, session.num_hashed)
+                    if session.is_closed:
+                        del self._hashes[upload_id]
             finally:
                 os.close(fd)
         finally:
