@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from ftd.errors import Unsupported
 
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint64]
+HalfWords = NDArray[np.uint32]
 _Plane = Callable[[Bytes], Bytes]
+
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_LOW_PAIRS = np.uint64(0x0303030303030303)
+_LOW_BITS = np.uint64(0x0101010101010101)
+_FOUR = np.uint64(4)
+_GATHER = np.uint64(0x0102040810204080)
 
 FORMAT_BY_TYPE = {
     "F32": "f32",
@@ -61,50 +69,76 @@ def _part(start: int, stop: int) -> _Plane:
     return lambda blocks: blocks[:, start:stop]
 
 
+def _words(part: Bytes) -> Words:
+    """[blocks, n] bytes -> [blocks, n/8] words: eight bytes are moved at once."""
+    return np.ascontiguousarray(part).view("<u8")
+
+
+def _six_bits(low: HalfWords, high: HalfWords, top: HalfWords) -> Bytes:
+    """Return eight numbers of six bits a block: four in ``low``, four in ``high`` and ``top``.
+
+    low, high, top  [blocks] u32   four bytes: bits 0-5; nibbles, bits 0-3; bits 6-7, bits 4-5 of the numbers
+    """
+    out = np.empty((len(low), 2), "<u4")
+    out[:, 0] = low & 0x3F3F3F3F
+    out[:, 1] = (high & 0x0F0F0F0F) | ((top >> 6) & 0x03030303) << 4
+    return out.view(np.uint8)
+
+
 def _scales_6bit(packed: Bytes) -> Bytes:
-    low, high = packed[:, 0:4], packed[:, 8:12]
-    return np.concatenate((low & 63, (high & 15) | (low >> 6 << 4)), axis=1)
+    words = np.ascontiguousarray(packed).view("<u4")
+    return _six_bits(words[:, 0], words[:, 2], words[:, 0])
 
 
 def _mins_6bit(packed: Bytes) -> Bytes:
-    low, high = packed[:, 4:8], packed[:, 8:12]
-    return np.concatenate((low & 63, (high >> 4) | (low >> 6 << 4)), axis=1)
+    words = np.ascontiguousarray(packed).view("<u4")
+    high: HalfWords = words[:, 2] >> np.uint32(4)
+    return _six_bits(words[:, 1], high, words[:, 1])
+
+
+def _repair(
+    first: NDArray[np.uint64], second: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the pairs of the low nibbles of ``first`` and ``second``, and those of their high nibbles."""
+    low: Words = (first & _LOW_NIBBLES) | ((second & _LOW_NIBBLES) << _FOUR)
+    high: Words = ((first >> _FOUR) & _LOW_NIBBLES) | (second & ~_LOW_NIBBLES)
+    return low, high
 
 
 def _codes_k(nibbles: Bytes) -> Bytes:
     """[blocks, 128] with sub-blocks paired -> [blocks, 128] with halves of a sub-block paired."""
-    pairs = nibbles.reshape(-1, 4, 2, 16)
-    first, second = pairs[:, :, 0], pairs[:, :, 1]
-    out = np.empty((len(nibbles), 4, 2, 16), np.uint8)
-    np.bitwise_or(first & 15, second << 4, out=out[:, :, 0])
-    np.bitwise_or(first >> 4, second & 240, out=out[:, :, 1])
-    return out.reshape(-1, 128)
+    pairs = _words(nibbles).reshape(-1, 4, 2, 2)
+    out = np.empty((len(nibbles), 4, 2, 2), "<u8")
+    out[:, :, 0], out[:, :, 1] = _repair(pairs[:, :, 0], pairs[:, :, 1])
+    return out.view(np.uint8).reshape(-1, 128)
 
 
 def _high_q5_k(bits: Bytes) -> Bytes:
     """[blocks, 32] with one bit for each sub-block -> [blocks, 32]: the u32 of sub-block 0, 1 … 7."""
-    spread = np.unpackbits(bits.reshape(-1, 32, 1), axis=2, bitorder="little")
-    return np.packbits(spread.transpose(0, 2, 1), axis=2, bitorder="little").reshape(-1, 32)
+    words = _words(bits)
+    out = np.empty((len(bits), 8, 4), np.uint8)
+    for sub_block in range(8):
+        # The product gathers bit 0 of each of the eight bytes in its top byte, byte i at bit i.
+        out[:, sub_block] = (((words >> sub_block) & _LOW_BITS) * _GATHER) >> 56
+    return out.reshape(-1, 32)
 
 
 def _codes_q6_k(nibbles: Bytes) -> Bytes:
     """[blocks, 128]: byte i of a half holds values i and i + 64 -> nibbles of sub-blocks of 32."""
-    halves = nibbles.reshape(-1, 2, 2, 2, 16)
-    first, second = halves[..., 0, :], halves[..., 1, :]
-    out = np.empty((len(nibbles), 2, 2, 2, 16), np.uint8)
-    np.bitwise_or(first & 15, second << 4, out=out[:, :, 0])
-    np.bitwise_or(first >> 4, second & 240, out=out[:, :, 1])
-    return out.reshape(-1, 128)
+    halves = _words(nibbles).reshape(-1, 2, 2, 2, 2)
+    out = np.empty((len(nibbles), 2, 2, 2, 2), "<u8")
+    out[:, :, 0], out[:, :, 1] = _repair(halves[..., 0, :], halves[..., 1, :])
+    return out.view(np.uint8).reshape(-1, 128)
 
 
 def _high_q6_k(bits: Bytes) -> Bytes:
     """[blocks, 64]: bits 2k of byte i of a half belong to value i of sub-block k -> 8 bytes a sub-block."""
-    quarters = bits.reshape(-1, 2, 4, 8)
-    out = np.empty((len(bits), 2, 4, 8), np.uint8)
+    quarters = _words(bits).reshape(-1, 2, 4)
+    out = np.empty((len(bits), 2, 4), "<u8")
     for k in range(4):
-        codes = (quarters >> (2 * k)) & 3
-        out[:, :, k] = codes[:, :, 0] | codes[:, :, 1] << 2 | codes[:, :, 2] << 4 | codes[:, :, 3] << 6
-    return out.reshape(-1, 64)
+        codes = (quarters >> (2 * k)) & _LOW_PAIRS
+        out[:, :, k] = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
+    return out.view(np.uint8).reshape(-1, 64)
 
 
 _PLANES: dict[str, dict[str, _Plane]] = {
