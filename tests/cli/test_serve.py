@@ -91,3 +91,23 @@ def test_missing_models_fail_alike_in_every_verb(background: dict[str, str]) -> 
         result = ftd_run(background, *words)
         assert result.returncode == 1 and "not found" in result.stderr, words
     assert json.loads(ftd_run(background, "ps", "--json").stdout) == []
+
+
+@pytest.mark.slow
+def test_a_real_model_from_its_file_to_an_answer(
+    background: dict[str, str], smollm2_gguf: Path, tmp_path: Path
+) -> None:
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {smollm2_gguf}\nPARAMETER temperature 0\n")
+    created = ftd_run(background, "create", "smollm2", "-f", str(modelfile))
+    assert created.returncode == 0 and created.stderr.endswith("success\n")
+    assert ftd_run(background, "list", "-q").stdout == "smollm2:latest\n"
+    answer = ftd_run(background, "run", "--verbose", "smollm2", "What is the capital of France?")
+    assert "Paris" in answer.stdout and "eval rate:" in answer.stderr
+    (loaded,) = json.loads(ftd_run(background, "ps", "--json").stdout)
+    assert loaded["name"] == "smollm2:latest"
+    assert ftd_run(background, "stop", "smollm2").returncode == 0
+    assert "architecture        llama" in ftd_run(background, "show", "smollm2").stdout
+    bench = ("bench", "smollm2", "--prompt-tokens", "16", "--decode-tokens", "4", "--json")
+    assert json.loads(ftd_run(background, *bench).stdout)["decode_tokens_per_s"] > 0
+    assert ftd_run(background, "rm", "smollm2").stdout == "deleted 'smollm2'\n"
