@@ -116,6 +116,7 @@ async def create(
     uploads = sorted(set(request.files.values()))
     name = await asyncio.to_thread(store.resolve, request.name)
     done = False
+    replaced: list[str] = []
     hold = contextlib.ExitStack()
     hold.enter_context(store.hold(uploads))
     recorder = _Recorder(store, hold)
@@ -147,14 +148,14 @@ async def create(
             yield {"status": f"{verb} {descriptor.digest}"}
             layers.append(descriptor)
         yield {"status": "writing manifest"}
-        await asyncio.to_thread(_publish, store, name, build_manifest(draft.config, layers))
+        replaced = await asyncio.to_thread(_publish, store, name, build_manifest(draft.config, layers))
         done = True
         _log.info(log.fields("create done", model=name.display, layers=len(layers)))
     finally:
         hold.close()
         # An abandoned generator must still take back what it made before anybody goes on
         made = [] if done else [digest for digest in recorder.digests if digest not in before]
-        await asyncio.shield(asyncio.to_thread(store.prune, [*made, *uploads]))
+        await asyncio.shield(asyncio.to_thread(store.prune, [*made, *uploads, *replaced]))
     yield {"status": "success"}
 
 
@@ -340,11 +341,11 @@ def _store_layers(store: Store, draft: _Draft, recorder: _Recorder) -> list[tupl
     return layers
 
 
-def _publish(store: Store, name: ModelName, manifest: Manifest) -> None:
-    """Write the manifest and drop the blobs that only the model's previous one needed."""
+def _publish(store: Store, name: ModelName, manifest: Manifest) -> list[str]:
+    """Write the manifest; return the blobs of the one that it replaces."""
     try:
         old = [entry.digest for entry in store.read(name).blobs]
     except ModelNotFound:
         old = []
     store.write(name, manifest)
-    store.prune(old)
+    return old
