@@ -32,6 +32,7 @@ struct Task {
     int32_t rows;    // tokens * heads / groups
     int32_t low;     // first key that any row sees
     int32_t high;    // one past the last
+    int32_t stop;    // one past the last key of this item of work
     int64_t width;   // channels, padded
 };
 
@@ -155,14 +156,44 @@ static const Item* value_at(const Task& t, int32_t key) {
     return static_cast<const Item*>(a->v_pages) + (head * page_size + key % page_size) * a->channels;
 }
 
+static int tile_count(const Task& t, int32_t start) { return t.high - start < TILE ? t.high - start : TILE; }
+
+// The tiles of an item read where they lie: the one in work and the one after it.
 template <class Item>
-static Tile<Item> tile_in_place(const Task& t, int32_t start, int count) {
-    Tile<Item> tile;
-    tile.count = count;
-    tile.stride = t.step->page_size;
-    for (int i = 0; i < count; i += W) tile.keys[i / W] = key_at<Item>(t, start + i);
-    for (int i = 0; i < count; ++i) tile.values[i] = value_at<Item>(t, start + i);
-    return tile;
+struct Walk {
+    Tile<Item> tiles[2];
+    int32_t starts[2] = {-1, -1};
+    int now = 0;
+};
+
+template <class Item>
+static void fill_tile(const Task& t, int32_t start, Tile<Item>* tile) {
+    const int32_t page_size = t.step->page_size;
+    tile->count = tile_count(t, start);
+    tile->stride = page_size;
+    tile->ahead = tile;
+    for (int i = 0; i < TILE; ++i) tile->keys[i / W] = nullptr;
+    for (int i = 0; i < tile->count; i += W) tile->keys[i / W] = key_at<Item>(t, start + i);
+    for (int i = 0; i < tile->count;) {
+        const Item* value = value_at<Item>(t, start + i);
+        int left = page_size - (start + i) % page_size;
+        for (; left > 0 && i < tile->count; --left, ++i, value += t.args->channels) tile->values[i] = value;
+    }
+    for (int i = tile->count; i < TILE; ++i) tile->values[i] = nullptr;
+}
+
+template <class Item>
+static const Tile<Item>& tile_in_place(const Task& t, int32_t start, Walk<Item>* walk) {
+    if (walk->starts[1 - walk->now] == start) walk->now = 1 - walk->now;
+    Tile<Item>*now = walk->tiles + walk->now, *after = walk->tiles + 1 - walk->now;
+    if (walk->starts[walk->now] != start) fill_tile(t, start, now);
+    walk->starts[walk->now] = start;
+    if (start + TILE < t.stop) {
+        fill_tile(t, start + TILE, after);
+        walk->starts[1 - walk->now] = start + TILE;
+        now->ahead = after;
+    }
+    return *now;
 }
 
 template <class Item>
@@ -178,6 +209,7 @@ static Tile<float> tile_copied(const Task& t, int32_t start, int count, const Sc
     const int channels = t.args->channels;
     const int32_t page_size = t.step->page_size;
     Tile<float> tile;
+    tile.ahead = &tile;  // never followed: fetch does nothing for floats
     tile.count = count;
     tile.stride = TILE;
     for (int i = 0; i < KEY_VECTORS; ++i) tile.keys[i] = s.keys + i * W;
@@ -211,17 +243,16 @@ static void attend_tile(const Task& t, const Tile<Item>& tile, int32_t start, co
 }
 
 template <class Item>
-static void attend_split(const Task& t, int32_t split, const Scratch& s) {
+static void attend_split(const Task& t, int32_t split, const Scratch& s, Walk<Item>* walk) {
     const AttentionArgs* a = t.args;
     const bool in_place = t.rows <= MAX_ROWS && a->channels % 16 == 0 && t.step->page_size % 16 == 0;
     reset(s.split, t.rows, t.width);
     for (int32_t start = split * SPLIT; start < (split + 1) * SPLIT && start < t.high; start += TILE) {
         if (start + TILE <= t.low) continue;
-        const int count = t.high - start < TILE ? t.high - start : TILE;
         if (in_place)
-            attend_tile(t, tile_in_place<Item>(t, start, count), start, s);
+            attend_tile(t, tile_in_place<Item>(t, start, walk), start, s);
         else
-            attend_tile(t, tile_copied<Item>(t, start, count, s), start, s);
+            attend_tile(t, tile_copied<Item>(t, start, tile_count(t, start), s), start, s);
     }
 }
 
@@ -255,8 +286,10 @@ static void attend_block(Task* t, const Scratch& s) {
     const int32_t group = a->heads / a->groups;
     open_task(t, s);
     reset(s.all, t->rows, t->width);
+    Walk<Item> walk;
+    t->stop = t->high;
     for (int32_t split = t->low / SPLIT; split * SPLIT < t->high; ++split) {
-        attend_split<Item>(*t, split, s);
+        attend_split<Item>(*t, split, s, &walk);
         for (int r = 0; r < t->rows; ++r)
             merge(s.all.maximum + r, s.all.total + r, s.all.mixed + r * t->width, s.split.maximum[r], s.split.total[r],
                   s.split.mixed + r * t->width, t->width);
@@ -289,28 +322,38 @@ static void merge_splits(const Task& t, int32_t first, int32_t last, const Scrat
 
 static std::atomic<int32_t>* counters(const AttentionArgs* a) { return static_cast<std::atomic<int32_t>*>(a->workspace); }
 
-// One split of a sequence with one new token.
-template <class Item>
-static void attend_part(Task* t, int32_t which, const Scratch& s) {
-    const AttentionArgs* a = t->args;
-    open_task(t, s);
-    const int32_t first = t->low / SPLIT, last = (t->high + SPLIT - 1) / SPLIT, split = first + which;
-    attend_split<Item>(*t, split, s);
-    for (int r = 0; r < t->rows; ++r) {
-        const int32_t head = t->group * t->rows + r;
-        const float* mixed = s.split.mixed + r * t->width;
-        if (last - first == 1) {
-            write_row(a, t->first, head, s.split.maximum[r], s.split.total[r], mixed);
+// Keeps the state of a split, or writes the result where it is the only one.
+static void close_split(const Task& t, int32_t split, bool only, const Scratch& s) {
+    for (int r = 0; r < t.rows; ++r) {
+        const int32_t head = t.group * t.rows + r;
+        const float* mixed = s.split.mixed + r * t.width;
+        if (only) {
+            write_row(t.args, t.first, head, s.split.maximum[r], s.split.total[r], mixed);
             continue;
         }
-        float* to = partial_at(*t, split, head);
+        float* to = partial_at(t, split, head);
         to[0] = s.split.maximum[r];
         to[1] = s.split.total[r];
-        memcpy(to + 16, mixed, sizeof(float) * t->width);
+        memcpy(to + 16, mixed, sizeof(float) * t.width);
+    }
+}
+
+// `most` splits, from number `which` on, of a sequence with one new token.
+template <class Item>
+static void attend_part(Task* t, int32_t which, int32_t most, const Scratch& s) {
+    const AttentionArgs* a = t->args;
+    open_task(t, s);
+    const int32_t first = t->low / SPLIT, last = (t->high + SPLIT - 1) / SPLIT;
+    const int32_t begin = first + which, end = begin + most < last ? begin + most : last;
+    Walk<Item> walk;
+    t->stop = end * SPLIT < t->high ? end * SPLIT : t->high;
+    for (int32_t split = begin; split < end; ++split) {
+        attend_split<Item>(*t, split, s, &walk);
+        close_split(*t, split, last - first == 1, s);
     }
     if (last - first == 1) return;
     std::atomic<int32_t>& done = counters(a)[2 + t->sequence * a->groups + t->group];
-    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < last - first) return;
+    if (done.fetch_add(end - begin, std::memory_order_acq_rel) + end - begin < last - first) return;
     done.store(0, std::memory_order_relaxed);
     merge_splits(*t, first, last, s);
 }
@@ -319,6 +362,11 @@ static void attend_part(Task* t, int32_t which, const Scratch& s) {
 static int32_t num_splits(const AttentionArgs* a, int32_t place) {
     const int32_t low = a->window > 0 && place - a->window + 1 > 0 ? place - a->window + 1 : 0;
     return (place + SPLIT) / SPLIT - low / SPLIT;
+}
+
+// Splits of an item: several in a row, because fetching ahead pays along one run of keys.
+static int32_t part_splits(const AttentionArgs* a, int32_t splits, int32_t num_threads) {
+    return (splits * a->groups + 4 * num_threads - 1) / (4 * num_threads);
 }
 
 // Query tokens of a block: as many as share one pass over the keys, fewer where parts would be idle.
@@ -333,12 +381,13 @@ template <class Item>
 static void run_item(const AttentionArgs* a, const Step* step, int32_t b, int32_t item, int32_t num_threads,
                      const Scratch& s) {
     const int32_t begin = step->q_start[b], tokens = step->q_start[b + 1] - begin;
-    Task t = {a, step, step->page_table + static_cast<int64_t>(b) * step->max_pages, b, 0, begin, 1, 0, 0, 0,
+    Task t = {a, step, step->page_table + static_cast<int64_t>(b) * step->max_pages, b, 0, begin, 1, 0, 0, 0, 0,
               attention_padded(a->channels)};
     if (tokens == 1) {
-        const int32_t splits = num_splits(a, step->positions[begin]);
-        t.group = item / splits;
-        attend_part<Item>(&t, item % splits, s);
+        const int32_t splits = num_splits(a, step->positions[begin]), each = part_splits(a, splits, num_threads);
+        const int32_t runs = (splits + each - 1) / each;
+        t.group = item / runs;
+        attend_part<Item>(&t, item % runs * each, each, s);
         return;
     }
     const int32_t each = block_tokens(a, tokens, num_threads), blocks = (tokens + each - 1) / each;
@@ -352,7 +401,11 @@ static void run_item(const AttentionArgs* a, const Step* step, int32_t b, int32_
 static int32_t num_items(const AttentionArgs* a, const Step* step, int32_t b, int32_t num_threads) {
     const int32_t tokens = step->q_start[b + 1] - step->q_start[b];
     if (tokens == 0) return 0;
-    if (tokens == 1) return a->groups * num_splits(a, step->positions[step->q_start[b]]);
+    if (tokens == 1) {
+        const int32_t splits = num_splits(a, step->positions[step->q_start[b]]);
+        const int32_t each = part_splits(a, splits, num_threads);
+        return a->groups * ((splits + each - 1) / each);
+    }
     const int32_t each = block_tokens(a, tokens, num_threads);
     return a->groups * ((tokens + each - 1) / each);
 }

@@ -2,6 +2,9 @@
 //
 // One output is always one chain of fma in rising order of channels (scores) or keys (mixed), whatever the blocking.
 
+// Unrolled early, the accumulators become registers; left to the optimiser they go through the stack once a call.
+#define FTD_UNROLL _Pragma("GCC unroll 8")
+
 constexpr int TILE = ATTENTION_TILE, SPLIT = ATTENTION_SPLIT;
 constexpr int KEY_VECTORS = TILE / W;
 constexpr int MAX_ROWS = 6;                  // rows x vectors accumulators and their operands stay in registers:
@@ -13,42 +16,71 @@ struct Tile {
     const Item* keys[KEY_VECTORS];
     const Item* values[TILE];
     int64_t stride;
-    int count;  // keys in use, 1 .. TILE
+    int count;           // keys in use, 1 .. TILE
+    const Tile* ahead;   // whose halves to fetch into the cache meanwhile; itself where nothing follows
 };
 
+// A page is too short a run for the hardware to see it coming. Tiles of floats are copies that are in the cache.
+static inline void fetch(const Half* from) { __builtin_prefetch(from, 0, 3); }
+static inline void fetch(const float*) {}
+
 template <int R, int N, class Item>
-static void score_block(const float* q, int64_t q_stride, const Item* const* keys, int64_t stride, int channels,
+static void score_block(const float* q, int64_t q_stride, const Tile<Item>& tile, int first, int channels,
                         float* scores) {
+    const Item* const* keys = tile.keys + first;
+    const Item* const* ahead = tile.ahead->keys + first;
+    const int64_t stride = tile.stride;
     vf sums[R][N];
+    FTD_UNROLL
     for (int r = 0; r < R; ++r)
+        FTD_UNROLL
         for (int j = 0; j < N; ++j) sums[r][j] = zero();
     for (int c = 0; c < channels; ++c) {
         vf key[N];
-        for (int j = 0; j < N; ++j) key[j] = load(keys[j] + c * stride);
+        FTD_UNROLL
+        for (int j = 0; j < N; ++j) {
+            key[j] = load(keys[j] + c * stride);
+            fetch(ahead[j] + c * stride);
+        }
+        FTD_UNROLL
         for (int r = 0; r < R; ++r) {
             const vf query = set1(q[r * q_stride + c]);
+            FTD_UNROLL
             for (int j = 0; j < N; ++j) sums[r][j] = fma(query, key[j], sums[r][j]);
         }
     }
+    FTD_UNROLL
     for (int r = 0; r < R; ++r)
+        FTD_UNROLL
         for (int j = 0; j < N; ++j) store(scores + r * TILE + j * W, sums[r][j]);
 }
 
 template <int R, int N, class Item>
-static void mix_block(const float* weights, const Item* const* values, int64_t first, int count, float* mixed,
-                      int64_t mixed_stride) {
+static void mix_block(const float* weights, const Tile<Item>& tile, int64_t first, float* mixed, int64_t mixed_stride) {
+    const Item* const* values = tile.values;
+    const Item* const* ahead = tile.ahead->values;
     vf sums[R][N];
+    FTD_UNROLL
     for (int r = 0; r < R; ++r)
+        FTD_UNROLL
         for (int j = 0; j < N; ++j) sums[r][j] = load(mixed + r * mixed_stride + j * W);
-    for (int t = 0; t < count; ++t) {
+    for (int t = 0; t < tile.count; ++t) {
         vf value[N];
-        for (int j = 0; j < N; ++j) value[j] = load(values[t] + first + j * W);
+        FTD_UNROLL
+        for (int j = 0; j < N; ++j) {
+            value[j] = load(values[t] + first + j * W);
+            fetch(ahead[t] + first + j * W);
+        }
+        FTD_UNROLL
         for (int r = 0; r < R; ++r) {
             const vf weight = set1(weights[r * TILE + t]);
+            FTD_UNROLL
             for (int j = 0; j < N; ++j) sums[r][j] = fma(weight, value[j], sums[r][j]);
         }
     }
+    FTD_UNROLL
     for (int r = 0; r < R; ++r)
+        FTD_UNROLL
         for (int j = 0; j < N; ++j) store(mixed + r * mixed_stride + j * W, sums[r][j]);
 }
 
@@ -63,13 +95,12 @@ static void score_rows(const float* q, int64_t q_stride, const Tile<Item>& tile,
     const int vectors = (tile.count + W - 1) / W;
     for (int j = 0; j < vectors;) {
         const int n = piece(vectors - j, MAX_VECTORS);
-        const Item* const* keys = tile.keys + j;
         float* to = scores + j * W;
-        if (n == 1) score_block<R, 1>(q, q_stride, keys, tile.stride, channels, to);
-        if (n == 2) score_block<R, 2>(q, q_stride, keys, tile.stride, channels, to);
+        if (n == 1) score_block<R, 1>(q, q_stride, tile, j, channels, to);
+        if (n == 2) score_block<R, 2>(q, q_stride, tile, j, channels, to);
         if constexpr (MAX_VECTORS > 2) {
-            if (n == 3) score_block<R, 3>(q, q_stride, keys, tile.stride, channels, to);
-            if (n == 4) score_block<R, 4>(q, q_stride, keys, tile.stride, channels, to);
+            if (n == 3) score_block<R, 3>(q, q_stride, tile, j, channels, to);
+            if (n == 4) score_block<R, 4>(q, q_stride, tile, j, channels, to);
         }
         j += n;
     }
@@ -81,11 +112,11 @@ static void mix_rows(const float* weights, const Tile<Item>& tile, int64_t width
     for (int j = 0; j < vectors;) {
         const int n = piece(vectors - j, MAX_VECTORS);
         const int64_t first = static_cast<int64_t>(j) * W;
-        if (n == 1) mix_block<R, 1>(weights, tile.values, first, tile.count, mixed + first, width);
-        if (n == 2) mix_block<R, 2>(weights, tile.values, first, tile.count, mixed + first, width);
+        if (n == 1) mix_block<R, 1>(weights, tile, first, mixed + first, width);
+        if (n == 2) mix_block<R, 2>(weights, tile, first, mixed + first, width);
         if constexpr (MAX_VECTORS > 2) {
-            if (n == 3) mix_block<R, 3>(weights, tile.values, first, tile.count, mixed + first, width);
-            if (n == 4) mix_block<R, 4>(weights, tile.values, first, tile.count, mixed + first, width);
+            if (n == 3) mix_block<R, 3>(weights, tile, first, mixed + first, width);
+            if (n == 4) mix_block<R, 4>(weights, tile, first, mixed + first, width);
         }
         j += n;
     }
@@ -128,3 +159,5 @@ static void mix_tile(int rows, const float* weights, const Tile<Item>& tile, int
         r += n;
     }
 }
+
+#undef FTD_UNROLL
