@@ -1,18 +1,24 @@
 """Special token ids of a GGUF vocabulary: where a generation begins, ends, and what pads.
 
 GGUF names one eos and sometimes an eot and eom; chat models end a turn with others, known by their text
-alone. An id counts as the end of a generation if the metadata says so or if its text is in ``_END_TEXTS``.
+alone. An id ends a generation if the metadata says so or if its text is in ``END_TEXTS``; such a token is a
+control token whatever type the file gives it.
 """
+
+import logging
 
 import numpy as np
 
 from ftd.errors import InvalidGguf
 from ftd.ftw.format import Tokens
 from ftd.ftw.gguf import Value
+from ftd.log import fields
+
+log = logging.getLogger(__name__)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
-_END_TEXTS = frozenset(
+END_TEXTS = frozenset(
     """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|>
     <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <turn|> [e~[ <end_of_utterance> <|tool_response>
     <｜end▁of▁sentence｜> <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>""".split()  # noqa: SIM905
@@ -47,6 +53,11 @@ def token_types(metadata: dict[str, Value], count: int) -> list[int]:
     return kinds
 
 
+def control_types(texts: list[str], types: list[int]) -> list[int]:
+    """Return ``types`` with every token that ends a generation by its text as a control token."""
+    return [CONTROL if text in END_TEXTS else kind for text, kind in zip(texts, types, strict=True)]
+
+
 def token_id(metadata: dict[str, Value], name: str, count: int) -> int | None:
     """Return ``tokenizer.ggml.NAME_token_id``, None if it is not set; raise InvalidGguf for a non-token."""
     value = metadata.get(f"tokenizer.ggml.{name}_token_id")
@@ -77,14 +88,23 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
     add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
     eos = token_id(metadata, "eos", count)
     named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
-    ends = _ends_by_text(texts[:count], token_types(metadata, len(texts)))
+    ends = _ends_by_text(texts[:count])
     return Tokens(
         bos_id=bos,
         eos_ids=list(dict.fromkeys([*(token for token in named if token is not None), *ends])),
-        pad_id=token_id(metadata, "padding", count),
+        pad_id=_pad_id(metadata, count),
         add_bos=add_bos and bos is not None,
         add_eos=flag(metadata, "add_eos_token", False) and eos is not None,
     )
+
+
+def _pad_id(metadata: dict[str, Value], count: int) -> int | None:
+    """Return the padding id; one behind the vocabulary, which files do have, is dropped: nothing needs it."""
+    try:
+        return token_id(metadata, "padding", count)
+    except InvalidGguf as exc:
+        log.warning(fields("padding token ignored", reason=exc.message))
+        return None
 
 
 def _adds_bos(metadata: dict[str, Value]) -> bool:
@@ -95,13 +115,9 @@ def _adds_bos(metadata: dict[str, Value]) -> bool:
     )
 
 
-def _ends_by_text(texts: list[str], types: list[int]) -> list[int]:
-    """Return the ids of special tokens whose text says that a generation ends."""
-    found = {
-        text: index
-        for index, text in enumerate(texts)
-        if text in _END_TEXTS and types[index] in (CONTROL, USER_DEFINED)
-    }
+def _ends_by_text(texts: list[str]) -> list[int]:
+    """Return the ids of the tokens whose text says that a generation ends."""
+    found = {text: index for index, text in enumerate(texts) if text in END_TEXTS}
     if any(pair <= found.keys() for pair in _HARMONY_TEXTS):
         found.pop("<|end|>", None)
     return list(found.values())

@@ -30,7 +30,7 @@ from ftd.log import fields
 
 log = logging.getLogger(__name__)
 
-SLAB_BYTES = 16 << 20
+SLAB_BYTES = 4 << 20  # small enough that the allocator reuses memory instead of mapping it anew
 SHOWN_ITEMS = 5  # longer metadata arrays are shown as empty, as Ollama does
 _BLOCK_BYTES = {name: (block, block_bytes) for name, block, block_bytes in TYPES.values()}
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.(.+)", re.ASCII)

@@ -23,6 +23,7 @@ from ftd.ftw.gguf_tokens import (
     CONTROL,
     UNKNOWN,
     USER_DEFINED,
+    control_types,
     flag,
     token_id,
     token_texts,
@@ -46,7 +47,7 @@ class _Vocabulary:
     def __init__(self, metadata: dict[str, Value]) -> None:
         self.metadata = metadata
         self.texts = token_texts(metadata)
-        self.types = token_types(metadata, len(self.texts))
+        self.types = control_types(self.texts, token_types(metadata, len(self.texts)))
         self.id_by_text = {text: index for index, text in enumerate(self.texts)}
 
     def text_of(self, name: str) -> str | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ftd.errors import InvalidGguf
-from ftd.ftw.gguf_tokens import CONTROL, NORMAL, USER_DEFINED, special_tokens
+from ftd.ftw.gguf_tokens import CONTROL, NORMAL, USER_DEFINED, control_types, special_tokens, token_types
 
 
 def metadata(texts: list[str], types: list[int], **more: Any) -> dict[str, Any]:
@@ -19,12 +19,12 @@ def metadata(texts: list[str], types: list[int], **more: Any) -> dict[str, Any]:
     }
 
 
-def test_ends_are_the_named_ids_then_control_tokens_by_text() -> None:
+def test_ends_are_the_named_ids_then_those_known_by_text() -> None:
     texts = ["a", "<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>"]
     tokens = special_tokens(
         metadata(texts, [NORMAL, CONTROL, CONTROL, NORMAL, USER_DEFINED], eos_token_id=2, eot_token_id=0), 5
     )
-    assert tokens.eos_ids == [2, 0, 1, 4]
+    assert tokens.eos_ids == [2, 0, 1, 3, 4]
 
 
 def test_harmony_closes_messages_with_end_and_generations_with_return_and_call() -> None:
@@ -59,6 +59,29 @@ def test_minus_one_means_no_token() -> None:
     assert special_tokens(metadata(["a"], [NORMAL], padding_token_id=0xFFFFFFFF), 1).pad_id is None
 
 
+def test_a_padding_id_behind_the_vocabulary_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    assert special_tokens(metadata(["a"], [NORMAL], padding_token_id=1), 1).pad_id is None
+    assert "padding token ignored" in caplog.text
+
+
+@pytest.mark.parametrize("types", [np.array([1], np.int32), np.array([1, 1], np.float32), "12", [1, 1]])
+def test_types_that_do_not_fit_the_tokens_are_refused(types: Any) -> None:
+    with pytest.raises(InvalidGguf, match="array of 2 integers"):
+        token_types({"tokenizer.ggml.token_type": types}, 2)
+
+
+def test_tokens_without_types_are_normal() -> None:
+    assert token_types({}, 2) == [NORMAL, NORMAL]
+
+
+def test_tokens_that_end_a_generation_are_control_tokens() -> None:
+    assert control_types(["a", "<|im_end|>", "<u>"], [NORMAL, NORMAL, USER_DEFINED]) == [
+        NORMAL,
+        CONTROL,
+        USER_DEFINED,
+    ]
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -70,8 +93,6 @@ def test_minus_one_means_no_token() -> None:
         ({"tokens": "ab"}, "not an array of strings"),
         ({"tokens": np.array([1, 2])}, "not an array of strings"),
         ({"tokens": ["a", "a"]}, "twice"),
-        ({"token_type": np.array([1], np.int32)}, "array of 2 integers"),
-        ({"token_type": np.array([1, 1], np.float32)}, "array of 2 integers"),
     ],
 )
 def test_wrong_values_are_refused(keys: dict[str, Any], message: str) -> None:

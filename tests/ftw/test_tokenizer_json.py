@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.gguf import GgufFile
 from ftd.ftw.gguf_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
-from ftd.ftw.pretokenizers import PRE_TOKENIZERS
 from ftd.ftw.tokenizer_json import tokenizer_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -136,14 +135,6 @@ def test_sentencepiece_without_a_space_prefix() -> None:
     tokenizer = Tokenizer.from_str(tokenizer_json(sentencepiece(add_space_prefix=False)))
     assert tokenizer.encode("ab a").ids == [6, 8]
     assert tokenizer.decode([6, 8]) == "ab a"
-
-
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
-def test_every_pre_tokenizer_compiles_and_keeps_the_text(name: str) -> None:
-    tokenizer = Tokenizer.from_str(tokenizer_json(byte_level(pre=name)))
-    for text in QUIRKY:
-        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        assert "".join(text[start:end] for _, (start, end) in pieces) == text
 
 
 @pytest.mark.parametrize(
