@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ftd.engine.messages import Embed, Load, Ready, SamplingParams, TokenLogprob, Tokens
+from ftd.engine.model import Model
 from ftd.errors import InvalidFtw, InvalidRequest, OutOfMemory, PromptTooLong, Unsupported
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -226,6 +227,29 @@ def test_impossible_sampling_is_refused(serving: Serving, sampling: SamplingPara
     with pytest.raises(InvalidRequest):
         serving.start(PROMPTS[1], sampling=sampling)
     assert not serving.engine.has_work
+
+
+def test_logits_that_are_not_finite_fail_their_request_alone(
+    serving: Serving, oracle: tiny.Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = type(serving.engine.model).logits.fget
+    assert view is not None
+
+    def broken(model: Model) -> np.ndarray:
+        logits = view(model)
+        if len(logits) == 2:
+            logits[1] = np.nan
+        return logits
+
+    monkeypatch.setattr(Model, "logits", property(broken))
+    kept, spoilt = serving.start(PROMPTS[0]), serving.start(PROMPTS[1])
+    serving.run()
+    (failed,) = serving.failed()
+    assert (failed.request_id, failed.kind) == (spoilt, "EngineError") and "not finite" in failed.message
+    assert serving.tokens(spoilt) == []
+    assert serving.tokens(kept) == greedy(oracle, PROMPTS[0], 12)
+    assert serving.engine.stats().pages_live == 0
+    serving.start(PROMPTS[2])
 
 
 def test_an_id_in_use_is_refused(serving: Serving) -> None:
