@@ -131,6 +131,8 @@ class Connection:
             raise
         except TimeoutError as exc:
             raise TransientError(f"registry does not answer: {url.host}") from exc
+        except aiohttp.InvalidURL as exc:
+            raise TransferError(f"not a registry address: {url.host}") from exc
         except (aiohttp.ClientError, ConnectionError) as exc:
             raise TransientError(f"registry {url.host}: {exc or type(exc).__name__}") from exc
 
@@ -170,7 +172,8 @@ class Connection:
         return await self._session.request(method, url, headers=headers, data=data, allow_redirects=False)
 
     def _is_own(self, url: URL) -> bool:
-        return url.origin() == self.source.registry.origin()
+        own = self.source.registry
+        return (url.scheme, url.host, url.port) == (own.scheme, own.host, own.port)
 
     def redirected(self, url: URL, location: str) -> URL:
         """Return where a Location header leads; raise TransferError if that would drop the encryption."""

@@ -182,7 +182,9 @@ class BlobUpload:
             joined = hashlib.md5(b"".join(self._part_md5s), usedforsecurity=False).hexdigest()
             query["etag"] = f"{joined}-{len(self._part_md5s)}"
         headers = {"Content-Length": "0"}
-        url = self._location.extend_query(query)
+        # The location may be signed as it is spelt, so its own query is not written anew.
+        joint = "&" if self._location.raw_query_string else "?"
+        url = URL(f"{self._location}{joint}{urlencode(query)}", encoded=True)
         async with self._connection.request("PUT", url, headers=headers, follow=False) as response:
             if response.status == 404:
                 raise UploadNotFound(f"registry does not know the upload any more: {self._digest}")
