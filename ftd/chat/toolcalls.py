@@ -1,0 +1,230 @@
+"""Find tool calls in streamed text; whatever is no call after all comes out as content.
+
+    text   content flows; the longest end that may still become the tag is held back
+    call   everything is collected until the call is whole: the closer, or the end of a JSON value
+    after  behind a call without closer: blanks, commas and semicolons are dropped, another call may follow
+
+A call that does not parse is content, never an error. Each character is looked at a fixed number of times, and
+the result does not depend on how the text was cut into pieces.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ftd.chat.callformats import (
+    CallFormat,
+    ParsedCall,
+    calls_in,
+    parse_json,
+    parse_pairs,
+    parse_xml,
+    schemas_of,
+)
+from ftd.chat.thinking import tail_len
+
+MAX_CALL_CHARS = 8 << 20
+_PYTHON_TAG = "<|python_tag|>"
+_CLOSING = {"{": "}", "[": "]"}
+
+
+@dataclass(slots=True)
+class Parsed:
+    """Content and calls that one piece completed."""
+
+    content: str = ""
+    calls: list[ParsedCall] = field(default_factory=list)
+
+
+class _JsonScanner:
+    """Finds the end of a JSON value, a character at a time."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    def ends_at(self, char: str) -> bool:
+        """Step over ``char``; True if it closes the value."""
+        if self._in_string:
+            if self._escaped:
+                self._escaped = False
+            elif char == "\\":
+                self._escaped = True
+            elif char == '"':
+                self._in_string = False
+        elif char == '"' and self.depth:
+            self._in_string = True
+        elif char in "{[":
+            self.depth += 1
+        elif char in "}]" and self.depth:
+            self.depth -= 1
+            return self.depth == 0
+        return False
+
+
+class ToolCallParser:
+    """One answer's parser. ``tools`` are the declared ones, as the request has them."""
+
+    def __init__(self, call_format: CallFormat, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._format = call_format
+        self._schemas = schemas_of(tools)
+        self._names = list(self._schemas)
+        self._state: Literal["text", "call", "after"] = "text"
+        self._held = ""
+        self._seen_text = False  # a bare call must be the first thing in the answer
+        self._body: list[str] = []
+        self._body_len = 0
+        self._prefix: list[str] = []
+        self._has_name = False
+        self._scanner = _JsonScanner()
+        self._tail = ""  # end of the body, in which the closer may begin
+        self._skip_blanks = False  # those behind a call
+        self._dropped = " \t\r\n,;" + ("]" if call_format.tag.endswith("[") else "")
+
+    def push(self, text: str) -> Parsed:
+        """Return what ``text`` completes."""
+        parsed = Parsed()
+        rest = self._held + text
+        self._held = ""
+        while rest:
+            if self._state == "text":
+                rest = self._find_tag(rest, parsed)
+            elif self._state == "after":
+                rest = self._find_next(rest)
+            elif self._format.closer:
+                rest = self._find_closer(rest, parsed)
+            else:
+                rest = self._find_end(rest, parsed)
+        return parsed
+
+    def flush(self) -> Parsed:
+        """Return what was held back, at the end of the answer."""
+        parsed = Parsed()
+        if self._state == "call":
+            self._finish_call(parsed)
+        elif self._state == "text":
+            parsed.content += self._held
+        self._held = ""
+        return parsed
+
+    def _find_tag(self, text: str, parsed: Parsed) -> str:
+        if self._format.is_bare:
+            return self._find_bare(text, parsed)
+        tag = self._format.tag
+        if self._skip_blanks:
+            text = text.lstrip()
+            self._skip_blanks = not text
+        before, found, rest = text.partition(tag)
+        if found:
+            parsed.content += before
+            self._begin(tag)
+            return rest
+        kept = tail_len(text, tag)
+        parsed.content += text[: len(text) - kept]
+        self._held = text[len(text) - kept :]
+        return ""
+
+    def _find_bare(self, text: str, parsed: Parsed) -> str:
+        stripped = text.lstrip()
+        if not self._seen_text and (not stripped or _PYTHON_TAG.startswith(stripped)):
+            self._held = text
+            return ""
+        stripped = stripped.removeprefix(_PYTHON_TAG).lstrip()
+        if not self._seen_text and not stripped:
+            self._held = text
+            return ""
+        if not self._seen_text and stripped[0] in "{[":
+            self._begin(text[: len(text) - len(stripped)])
+            return stripped
+        self._seen_text = True
+        parsed.content += text
+        return ""
+
+    def _begin(self, tag: str) -> None:
+        self._state = "call"
+        self._body, self._body_len, self._prefix, self._tail = [tag], 0, [], ""
+        self._has_name = False
+        self._scanner = _JsonScanner()
+
+    def _find_closer(self, text: str, parsed: Parsed) -> str:
+        """Collect up to the closer; only the new text and a short tail are searched."""
+        closer = self._format.closer
+        window = self._tail + text
+        position = window.find(closer)
+        if position < 0:
+            self._body.append(text)
+            self._body_len += len(text)
+            self._tail = window[-(len(closer) - 1) :]
+            if self._body_len > MAX_CALL_CHARS:
+                self._give_up(parsed)
+            return ""
+        taken = position + len(closer) - len(self._tail)
+        self._body.append(text[:taken])
+        self._finish_call(parsed)
+        return text[taken:]
+
+    def _find_end(self, text: str, parsed: Parsed) -> str:
+        """Collect up to the end of a JSON value."""
+        for idx, char in enumerate(text):
+            # Behind a name only an object can be meant: f[ARGS]{…}
+            if not self._scanner.depth and char != "{" and (char != "[" or self._has_name):
+                self._prefix.append(char)
+                self._has_name = self._has_name or not char.isspace()
+            elif self._scanner.ends_at(char):
+                self._body.append(text[: idx + 1])
+                self._finish_call(parsed)
+                return text[idx + 1 :]
+        self._body.append(text)
+        self._body_len += len(text)
+        if self._body_len > MAX_CALL_CHARS:
+            self._give_up(parsed)
+        return ""
+
+    def _find_next(self, text: str) -> str:
+        stripped, tag = text.lstrip(self._dropped), self._format.tag
+        if not self._format.is_bare and len(stripped) < len(tag) and tag.startswith(stripped):
+            self._held = stripped
+            return ""
+        if stripped.startswith(tag) and not self._format.is_bare:
+            self._begin(tag)
+            return stripped[len(tag) :]
+        if stripped[:1] in ("{", "["):
+            self._begin("")
+            return stripped
+        if stripped:
+            self._state, self._seen_text = "text", True
+        return stripped
+
+    def _finish_call(self, parsed: Parsed) -> None:
+        raw = "".join(self._body)
+        calls = self._calls(raw)
+        parsed.calls += calls
+        self._state = "after" if calls and not self._format.closer else "text"
+        if not calls:
+            parsed.content += raw
+            self._seen_text = True
+        self._skip_blanks = bool(calls)
+        self._body, self._body_len = [], 0
+
+    def _give_up(self, parsed: Parsed) -> None:
+        parsed.content += "".join(self._body)
+        self._state, self._seen_text = "text", True
+        self._body, self._body_len = [], 0
+
+    def _calls(self, raw: str) -> list[ParsedCall]:
+        body = raw[len(self._body[0]) :] if self._body else raw
+        if self._format.closer:
+            body = body.removesuffix(self._format.closer)
+        try:
+            if self._format.body == "xml":
+                return parse_xml(body, self._schemas)
+            if self._format.body == "pairs":
+                return parse_pairs(body, self._schemas)
+            start = len(self._prefix)
+            if self._format.closer:
+                start = min((idx for idx in map(body.find, "{[") if idx >= 0), default=len(body))
+            value = parse_json(body[start:])
+            return calls_in(value, body[:start], self._names, self._format.is_bare)
+        except (ValueError, RecursionError):
+            return []
