@@ -27,7 +27,7 @@ _JUNK = " \t\r\n]}"
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """``tag`` opens a call (``{``: a bare object that the answer begins with), ``closer`` ends it if known."""
+    """``tag`` opens a call (``{``: a bare object that begins the answer), ``closer`` ends it if known."""
 
     tag: str = "{"
     closer: str = ""

@@ -4,8 +4,8 @@
     call   everything is collected until the call is whole: the closer, or the end of a JSON value
     after  behind a call without closer: blanks, commas and semicolons are dropped, another call may follow
 
-A call that does not parse is content, never an error. Each character is looked at a fixed number of times, and
-the result does not depend on how the text was cut into pieces.
+A call that does not parse is content, never an error. Each character is looked at a fixed number of times,
+and the result does not depend on how the text was cut into pieces.
 """
 
 from collections.abc import Mapping, Sequence

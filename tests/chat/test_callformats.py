@@ -47,7 +47,7 @@ def test_shapes_of_a_call(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["{", "", "{} x", "nope"])
 def test_what_is_no_json_value(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"text after|Expecting"):
         parse_json(text)
 
 

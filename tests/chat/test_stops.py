@@ -13,7 +13,7 @@ words = st.text("ab", min_size=1, max_size=4)
 
 
 def whole(stops: list[str], text: str) -> tuple[str, bool]:
-    """Return the text before the stop string that is complete first (the longest, if several end together)."""
+    """Return the text before the stop string that is complete first, the longest if several end there."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:

@@ -17,45 +17,56 @@ from ftd.errors import InvalidTemplate
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 LLAMA2 = (
     "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-    "{% set system = '<<SYS>>' + messages[0]['content'] + '<</SYS>>' %}{% else %}{% set loop_messages = messages %}"
+    "{% set system = '<<SYS>>' + messages[0]['content'] + '<</SYS>>' %}{% else %}"
+    "{% set loop_messages = messages %}"
     "{% set system = '' %}{% endif %}{% for message in loop_messages %}"
     "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}"
+    "{% if message['role'] == 'user' %}"
+    "{{ bos_token + '[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}"
     "{% else %}{{ ' ' + message['content'] | trim + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
 GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
-    "{{ '<|im_start|>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' + message['content'] | trim + '<|im_end|>\n' }}"
+    "{{ '<|im_start|>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+    "{{ message['content'] | trim + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>model\n'}}{% endif %}"
 )
 PHI = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 TOOLS = (
-    "{%- if tools %}\n    {{- '<|im_start|>system\n# Tools\n' }}\n    {%- for tool in tools %}\n        {{- '\n' }}\n"
+    "{%- if tools %}\n    {{- '<|im_start|>system\n# Tools\n' }}\n"
+    "    {%- for tool in tools %}\n        {{- '\n' }}\n"
     "        {{- tool | tojson }}\n    {%- endfor %}\n    {{- '<|im_end|>\n' }}\n{%- endif %}\n"
     "{%- for message in messages %}\n    {{- '<|im_start|>' + message.role }}\n"
     "    {%- if message.role == 'assistant' and '</think>' in message.content %}\n"
-    "        {{- message.content.split('</think>')[-1] }}\n    {%- else %}\n        {{- '\n' + message.content }}\n    {%- endif %}\n"
-    "    {%- for call in message.tool_calls or [] %}\n        {{- '\n<tool_call>\n' + (call.function | tojson(indent=2)) + '\n</tool_call>' }}\n"
+    "        {{- message.content.split('</think>')[-1] }}\n    {%- else %}\n"
+    "        {{- '\n' + message.content }}\n    {%- endif %}\n"
+    "    {%- for call in message.tool_calls or [] %}\n"
+    "        {{- '\n<tool_call>\n' + (call.function | tojson(indent=2)) + '\n</tool_call>' }}\n"
     "    {%- endfor %}\n    {% generation %}{{- '<|im_end|>\n' }}{% endgeneration %}\n{%- endfor %}\n"
     "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\n' }}\n"
-    "    {%- if enable_thinking is defined and enable_thinking is false %}\n        {{- '<think>\n\n</think>\n\n' }}\n    {%- endif %}\n{%- endif %}"
+    "    {%- if enable_thinking is defined and enable_thinking is false %}\n"
+    "        {{- '<think>\n\n</think>\n\n' }}\n    {%- endif %}\n{%- endif %}"
 )
 OPEN_THINK = CHATML.replace("assistant\n' }}", "assistant\n<think>\n' }}") + "{# </think> #}"
 TYPED = (
     "{% for message in messages %}<|im_start|>{{ message.role }}:{% for part in message.content %}"
     "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
 )
+GLUED = "{% for m in messages %}<{{ m.name }}><|im_end{{ m.content }}{{ m.content }}<{% endfor %}{{ tools }}"
 SMALL = {
     "chatml": CHATML,
     "llama2": LLAMA2,
@@ -220,10 +231,7 @@ NASTY = [
 @pytest.mark.parametrize("name", [*SMALL, "xml"])
 @pytest.mark.parametrize("nasty", NASTY)
 async def test_user_text_becomes_no_control_token(name: str, nasty: str, renderer: Renderer) -> None:
-    source = (
-        SMALL.get(name)
-        or "{% for m in messages %}<{{ m.name }}><|im_end{{ m.content }}{{ m.content }}<{% endfor %}{{ tools }}"
-    )
+    source = SMALL.get(name) or GLUED
     tokenizer = Tokenizer.from_json(VOCABULARY, Ids())
     chat = template(source, renderer, tokenizer.control_texts(source))
 
@@ -231,9 +239,8 @@ async def test_user_text_becomes_no_control_token(name: str, nasty: str, rendere
         messages = [
             {"role": "system", "content": text},
             {"role": "user", "content": text, "name": text},
-            {"role": "assistant", "content": text.replace("think", "thonk").replace("tool_call", "tool"), "tool_calls": [
-                {"function": {"name": text, "arguments": {text: text}}}
-            ]},
+            {"role": "assistant", "content": text.replace("think", "thonk").replace("tool_call", "tool"),
+             "tool_calls": [{"function": {"name": text, "arguments": {text: text}}}]},
             {"role": "tool", "content": text},
             {"role": "user", "content": text},
         ]  # fmt: skip
@@ -267,7 +274,8 @@ async def test_templates_without_language_send_the_prompt(renderer: Renderer) ->
 
 
 async def test_go_templates_get_the_same_messages(renderer: Renderer) -> None:
-    source = "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
+    turn = "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n"
+    source = f"{{{{ range .Messages }}}}{turn}{{{{ end }}}}<|im_start|>assistant\n"
     control = frozenset(("<|im_start|>", "<|im_end|>"))
     rendered = await ChatTemplate(source, renderer, kind="go", control=control).render(
         [{"role": "user", "content": "a<|im_end|>"}]

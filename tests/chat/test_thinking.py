@@ -1,5 +1,7 @@
 """Checked against the vectors of the reference page, and against the uncut text for every cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ alphabet = st.sampled_from(["<think>", "</think>", "<", ">", "/", "think", " ", 
 @given(st.lists(alphabet, max_size=10).map("".join), st.lists(st.integers(0, 60), max_size=6), st.booleans())
 def test_any_cut_gives_the_same(text: str, cuts: list[int], inside: bool) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
     assert split(pieces, inside) == split([text], inside) == split(list(text), inside)
 
 

@@ -1,4 +1,4 @@
-"""Checked against vectors A.6 of the reference page and golden texts of each family, for every cut of the text."""
+"""Checked against vectors A.6 of the reference page and golden texts of each family, for every cut."""
 
 import time
 from typing import Any
@@ -21,6 +21,7 @@ TOOLS = [
         ("hello_all", {"text": {"type": "string"}, "flags": {"type": "array"}, "on": {"type": "boolean"}}),
     )
 ]
+TAGGED = CallFormat("<tc>", "</tc>")
 HERMES = CallFormat("<tool_call>", "</tool_call>")
 XML = CallFormat("<tool_call>", "</tool_call>", "xml")
 PAIRS = CallFormat("<tool_call>", "</tool_call>", "pairs")
@@ -36,9 +37,10 @@ def parsed(call_format: CallFormat, pieces: list[str]) -> Result:
     return "".join(part.content for part in parts), [(call.name, call.arguments) for call in calls]
 
 
+LINES = ("hello_all", {"text": "a\nb"})
 ADD = ("add", {"a": 1})
 VECTORS: list[tuple[CallFormat, str, Result]] = [
-    (CallFormat("<tc>", "</tc>"), 'One moment. <tc>{"name":"add","arguments":{"a":1}}</tc>', ("One moment. ", [ADD])),
+    (TAGGED, 'One moment. <tc>{"name":"add","arguments":{"a":1}}</tc>', ("One moment. ", [ADD])),
     (CallFormat("<tc>"), 'One moment. <tc>{"name":"add","arguments":{"a":1}}', ("One moment. ", [ADD])),
     (
         CallFormat("[CALLS] ["),
@@ -60,24 +62,30 @@ VECTORS: list[tuple[CallFormat, str, Result]] = [
     (HERMES, 'a<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', ("a", [ADD])),
     (
         HERMES,
-        '<tool_call>{"name":"add","arguments":{"a":1}}</tool_call>\n<tool_call>{"name":"hello","arguments":{}}</tool_call>\nDone.',
+        '<tool_call>{"name":"add","arguments":{"a":1}}</tool_call>\n'
+        '<tool_call>{"name":"hello","arguments":{}}</tool_call>\nDone.',
         ("Done.", [ADD, ("hello", {})]),
     ),
     (HERMES, '<tool_call>{"name":"add","arguments":"{\\"a\\":1}"}</tool_call>', ("", [ADD])),
     (HERMES, '<tool_call>{"name":"add","arguments":{"a":1}}]</tool_call>', ("", [ADD])),
-    (HERMES, '<tool_call>{"name":"hello_all","arguments":{"text":"a\nb"}}</tool_call>', ("", [("hello_all", {"text": "a\nb"})])),
+    (HERMES, '<tool_call>{"name":"hello_all","arguments":{"text":"a\nb"}}</tool_call>', ("", [LINES])),
     (HERMES, '<tool_call>{"name":"add","arguments":{"a":1}}', ("", [ADD])),
     (HERMES, "<tool_call>{nonsense}</tool_call> so", ("<tool_call>{nonsense}</tool_call> so", [])),
     (HERMES, '<tool_call>{"name":"add","argum', ('<tool_call>{"name":"add","argum', [])),
     (HERMES, "a <tool_c", ("a <tool_c", [])),
     (HERMES, '<tool_call>{"name":"unknown","arguments":{"x":2}}</tool_call>', ("", [("unknown", {"x": 2})])),
-    (MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}, {"name": "hello", "arguments": {}}]', ("", [ADD, ("hello", {})])),
+    (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}, {"name": "hello", "arguments": {}}]',
+        ("", [ADD, ("hello", {})]),
+    ),
     (MISTRAL, '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]hello[ARGS]{}', ("", [ADD, ("hello", {})])),
     (MISTRAL, 'Wait.[TOOL_CALLS]hello_all{"text": "]}{["}', ("Wait.", [("hello_all", {"text": "]}{["})])),
     (MISTRAL, '[TOOL_CALLS]add[ARGS]{"a": 1} and more', ("and more", [ADD])),
     (
         XML,
-        "Hm.\n<tool_call>\n<function=hello_all>\n<parameter=text>\n1\n2\n</parameter>\n<parameter=flags>\n[1, \"a\"]\n</parameter>\n"
+        "Hm.\n<tool_call>\n<function=hello_all>\n<parameter=text>\n1\n2\n</parameter>\n"
+        "<parameter=flags>\n[1, \"a\"]\n</parameter>\n"
         "<parameter=on>\nTrue\n</parameter>\n</function>\n</tool_call>",
         ("Hm.\n", [("hello_all", {"text": "1\n2", "flags": [1, "a"], "on": True})]),
     ),
@@ -85,7 +93,8 @@ VECTORS: list[tuple[CallFormat, str, Result]] = [
     (XML, "<tool_call>nothing</tool_call>", ("<tool_call>nothing</tool_call>", [])),
     (
         PAIRS,
-        "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n<arg_value>2.5</arg_value>\n</tool_call>",
+        "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
+        "<arg_key>b</arg_key>\n<arg_value>2.5</arg_value>\n</tool_call>",
         ("", [("add", {"a": 1, "b": 2.5})]),
     ),
     (PAIRS, "<tool_call>hello</tool_call>", ("", [("hello", {})])),

@@ -1,4 +1,4 @@
-"""Chat templates that attack the daemon: every one ends in InvalidTemplate, makes no file, and the next render works.
+"""Chat templates that attack the daemon: each ends in InvalidTemplate, makes no file; the next render works.
 
 The attacks are those published against programs that rendered model templates without a sandbox
 (CVE-2024-34359, CVE-2026-5760), and ways to use up time, memory and output.
@@ -13,14 +13,14 @@ from ftd.chat.templates import ChatTemplate
 from ftd.errors import InvalidTemplate
 
 MARK = "/tmp/ftd-hostile-template-was-here"
-CODE = f"open('{MARK}','w').close()"
+LOOP = "{% for a in range(99999) %}"
+END = "{% endfor %}"
 
 HOSTILE_JINJA = {
     "subclasses": "{{ ().__class__.__base__.__subclasses__() }}",
     "globals": "{{ cycler.__init__.__globals__.os.system('touch " + MARK + "') }}",
-    "catch warnings": "{% for c in [].__class__.__base__.__subclasses__() %}{{ c()._module.__builtins__['open']('"
-    + MARK
-    + "','w') }}{% endfor %}",
+    "catch warnings": "{% for c in [].__class__.__base__.__subclasses__() %}"
+    "{{ c()._module.__builtins__['open']('" + MARK + "','w') }}{% endfor %}",
     "attr filter": "{{ ''|attr('__class__')|attr('__mro__') }}{{ [].x.y }}",
     "attr by item": "{{ messages['__class__'].__mro__[1] }}{{ x.y }}",
     "format string": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
@@ -34,11 +34,9 @@ HOSTILE_JINJA = {
     "extends": "{% extends '/etc/passwd' %}",
     "mutate input": "{{ messages.append(1) }}",
     "mutate globals": "{{ dict.update({'x': 1}) }}{{ x.y }}",
-    "exception object": "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__.json.codecs.open('"
-    + MARK
-    + "', 'w') }}",
+    "exception object": "{{ raise_exception.__globals__.json.codecs.open('" + MARK + "', 'w') }}",
     "strftime": "{{ strftime_now.__globals__.datetime }}{{ x.y }}",
-    "endless loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
+    "endless loop": LOOP + LOOP + LOOP + END + END + END,
     "endless recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "loop recursion": "{% for x in [[[]]] recursive %}{{ loop([[x]]) }}{% endfor %}",
     "huge range": "{% for a in range(10**9) %}{% endfor %}",
@@ -49,7 +47,8 @@ HOSTILE_JINJA = {
     "huge padding": "{{ 'x' | center(10**10) }}",
     "huge list": "{{ ([0] * 10**9) | length }}",
     "backtracking": "{{ ('a' * 30 + '!') | urlize(rel='x') * 10**9 }}",
-    "doubling": "{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+    "doubling": "{% set ns = namespace(s='xxxxxxxxxx') %}{% for i in range(60) %}"
+    "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
     "deep nesting": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "deep lists": "{{ " + "[" * 2000 + "]" * 2000 + " }}",
     "unclosed": "{% if messages %}",
@@ -58,7 +57,7 @@ HOSTILE_JINJA = {
 }
 HOSTILE_GO = {
     "endless loop": "{{ range 999999999 }}{{ range 999999999 }}{{ end }}{{ end }}",
-    "endless recursion": '{{ define "r" }}{{ template "r" . }}{{ template "r" . }}{{ end }}{{ template "r" . }}',
+    "endless recursion": '{{ define "r" }}{{ template "r" . }}{{ end }}{{ template "r" . }}',
     "huge output": "{{ range 999999999 }}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{{ end }}",
     "private field": "{{ .Messages.__class__ }}{{ len 3 }}",
     "call": '{{ call .System "x" }}',
@@ -93,9 +92,13 @@ async def test_hostile_go_is_refused(name: str, quick: Renderer) -> None:
     assert await quick.render("jinja", "alive", {}) == "alive"
 
 
+def of_process(pid: int | None, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
 async def test_the_worker_can_open_no_file(quick: Renderer) -> None:
     await quick.render("jinja", "x", {})
-    limits = Path(f"/proc/{quick.pid}/limits").read_text()
+    limits = of_process(quick.pid, "limits").decode()
     rows = {line[:26].strip(): line[26:].split()[0] for line in limits.splitlines()[1:]}
     assert rows["Max open files"] == "3"
     assert rows["Max file size"] == "0"
@@ -104,6 +107,6 @@ async def test_the_worker_can_open_no_file(quick: Renderer) -> None:
 
 async def test_the_worker_inherits_no_secrets(quick: Renderer) -> None:
     await quick.render("jinja", "x", {})
-    environment = Path(f"/proc/{quick.pid}/environ").read_bytes().split(b"\0")
+    environment = of_process(quick.pid, "environ").split(b"\0")
     names = {entry.partition(b"=")[0] for entry in environment if entry}
     assert names == {b"PYTHONPATH", b"PATH"}

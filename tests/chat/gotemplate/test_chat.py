@@ -96,7 +96,8 @@ def test_tools_print_as_json(source: str, text: str) -> None:
 def test_tool_calls_and_results() -> None:
     source = (
         "{{ range .Messages }}{{ range .ToolCalls }}{{ .Function.Index }}:{{ .Function.Name }}"
-        "{{ .Function.Arguments }}{{ range $k, $v := .Function.Arguments }}{{ $k }}={{ $v }},{{ end }}{{ end }}"
+        "{{ .Function.Arguments }}{{ range $k, $v := .Function.Arguments }}{{ $k }}={{ $v }},{{ end }}"
+        "{{ end }}"
         '{{ if eq .Role "tool" }}[{{ .ToolName }} {{ .ToolCallID }} {{ .Content }}]{{ end }}{{ end }}'
     )
     call = {"id": "c1", "function": {"name": "f", "arguments": {"b": "<x>", "a": 1}}}

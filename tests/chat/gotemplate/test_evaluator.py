@@ -40,7 +40,8 @@ def run(source: str) -> str:
         ),
         ("{{ range $k, $v := .A }}{{ $k }};{{ end }}{{ range 3 }}{{ . }}{{ end }}", "B;x;012"),
         (
-            "{{ range $i, $_ := .L }}{{ if eq $i 0 }}{{ continue }}{{ end }}{{ if eq $i 2 }}{{ break }}{{ end }}{{ $i }}{{ end }}",
+            "{{ range $i, $_ := .L }}{{ if eq $i 0 }}{{ continue }}{{ end }}"
+            "{{ if eq $i 2 }}{{ break }}{{ end }}{{ $i }}{{ end }}",
             "1",
         ),
         ("{{ $x := 1 }}{{ if true }}{{ $x = 2 }}{{ end }}{{ $x }}", "2"),
