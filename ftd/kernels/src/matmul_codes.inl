@@ -70,12 +70,19 @@ inline void transpose8(__m256 r[8]) {
     }
 }
 
-// Eight halves, or the first `count` of them and zeros, without reading further.
-inline __m256 load_halves(const uint16_t* from, int count) {
-    if (count == 8) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+inline __m256 load_halves(const uint16_t* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+// The halves of blocks b0 .. b0 + 7 of a row. Beyond the row lie the next row's, which nobody uses; beyond the last
+// row lies nothing, so those are read through a copy.
+inline __m256 load_row_halves(const Matrix& w, int plane, int64_t row, int64_t b0) {
+    const int64_t blocks = w.k / 32, at = row * blocks + b0, left = w.n * blocks - at;
+    const uint16_t* from = static_cast<const uint16_t*>(w.planes[plane]) + at;
+    if (left >= 8) return load_halves(from);
     uint16_t part[8] = {};
-    std::memcpy(part, from, static_cast<size_t>(count) * 2);
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part)));
+    std::memcpy(part, from, static_cast<size_t>(left) * 2);
+    return load_halves(part);
 }
 
 inline __m256 load_bytes(const uint8_t* from) {
@@ -116,11 +123,10 @@ inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __
         transpose8(mins);
     } else {
         constexpr int P = C::SCALES_PLANE;
-        for (int r = 0; r < 8; ++r) scales[r] = load_halves(plane_row<uint16_t>(w, P, row + r, w.k / 32) + b0, count);
+        for (int r = 0; r < 8; ++r) scales[r] = load_row_halves(w, P, row + r, b0);
         transpose8(scales);
         if constexpr (C::MINS) {
-            for (int r = 0; r < 8; ++r)
-                mins[r] = load_halves(plane_row<uint16_t>(w, P + 1, row + r, w.k / 32) + b0, count);
+            for (int r = 0; r < 8; ++r) mins[r] = load_row_halves(w, P + 1, row + r, b0);
             transpose8(mins);
         }
     }

@@ -27,7 +27,7 @@ inline void float_row(const Matrix& w, int64_t row, float* out) {
     int64_t i = 0;
     if (w.format == F16) {
         const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);
-        for (; i + 8 <= w.k; i += 8) _mm256_storeu_ps(out + i, load_halves(from + i, 8));
+        for (; i + 8 <= w.k; i += 8) _mm256_storeu_ps(out + i, load_halves(from + i));
         for (; i < w.k; ++i) out[i] = half_to_float(from[i]);
     } else if (w.format == BF16) {
         const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);

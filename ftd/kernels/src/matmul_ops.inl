@@ -2,9 +2,16 @@
 
 inline void quantize_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const QuantizeArgs& a = *static_cast<const QuantizeArgs*>(args);
+    const int64_t blocks = a.out.blocks;
     int64_t begin, end;
-    share(num_rows(step, a.rows), 1, thread, num_threads, &begin, &end);
-    for (int64_t t = begin; t < end; ++t) quantize_row(a.x + t * a.k, a.k, a.out, t);
+    share(num_rows(step, a.rows) * blocks, 2, thread, num_threads, &begin, &end);
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t t = i / blocks, b = i % blocks;
+        if (32 * b < a.k)
+            quantize_block(a.x + t * a.k + 32 * b, a.out, t, b);
+        else
+            clear_block(a.out, t, b);
+    }
 }
 
 template <int32_t FORMAT>

@@ -13,8 +13,8 @@ namespace scalar {
 
 constexpr int64_t TILE_ROWS = 8;
 
-inline void quantize_row(const float* x, int64_t k, const Activations& out, int64_t t) {
-    quantize_row_scalar(x, k, out, t);
+inline void quantize_block(const float* x, const Activations& out, int64_t t, int64_t b) {
+    quantize_block_scalar(x, out, t, b);
 }
 
 template <int32_t FORMAT>

@@ -49,7 +49,7 @@ inline void pack_rows8(const Matrix& w, int64_t row, int v, int lane0, char* til
     using C = Codes<FORMAT>;
     using T = Tile<FORMAT, NR>;
     const int64_t blocks = w.k / 32;
-    __m256 scales[8 * C::GROUPS], mins[8];
+    __m256 scales[8 * C::GROUPS], mins[8] = {};
     for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
         const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
         eight_scales<FORMAT>(w, row, b0, count, scales, mins);
@@ -216,8 +216,17 @@ void tile_rows(const Product& p, const Activations& x, int64_t first, int64_t be
             default: tile_tokens<FORMAT, NR, TILE_TOKENS>(scratch, blocks, x, t, value); break;
 #endif
         }
-        for (int64_t i = 0; i < count; ++i)
-            for (int64_t row = begin; row < end; ++row) store_product(p, t + i, row, value[i][row - first]);
+        for (int64_t i = 0; i < count; ++i) {
+            const float* from = value[i] + (begin - first);
+            float* out = p.out + (t + i) * p.weight.n + begin;
+            const int64_t length = end - begin;
+            if (p.add)
+                for (int64_t j = 0; j < length; ++j) out[j] += from[j];
+            else if (p.bias)
+                for (int64_t j = 0; j < length; ++j) out[j] = p.bias[begin + j] + from[j];
+            else
+                std::memcpy(out, from, static_cast<size_t>(length) * 4);
+        }
     }
 }
 

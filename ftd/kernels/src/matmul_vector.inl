@@ -38,9 +38,10 @@ inline __m256i dot_signed(__m256i acc, __m256i codes, __m256i q) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-// Sum of unsigned codes moved above the dot products.
+// Four-lane sums of unsigned codes below 64, moved above the dot products: times 16, times 2^14.
 inline __m256i shifted_sum(__m256i codes) {
-    return _mm256_slli_epi32(_mm256_sad_epu8(codes, _mm256_setzero_si256()), SUM_SHIFT);
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, _mm256_set1_epi8(16)),
+                             _mm256_set1_epi16(1 << (SUM_SHIFT - 4)));
 }
 
 // The float operations of one group for eight rows: finish_group of matmul_block.h.
@@ -130,7 +131,7 @@ template <int32_t FORMAT>
 inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x) {
     using C = Codes<FORMAT>;
     const int64_t blocks = w.k / 32;
-    __m256 acc = _mm256_setzero_ps(), scales[8 * C::GROUPS], mins[8];
+    __m256 acc = _mm256_setzero_ps(), scales[8 * C::GROUPS], mins[8] = {};
     for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
         const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
         eight_scales<FORMAT>(w, row, b0, count, scales, mins);

@@ -1,4 +1,4 @@
-// Quantises rows of activations, eight floats at a time: the same bits as quantize_scalar.h.
+// Quantises a block of activations, eight floats at a time: the same bits as quantize_scalar.h.
 
 inline int32_t add_all(__m256i v) {
     const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -45,9 +45,4 @@ inline void quantize_block(const float* x, const Activations& out, int64_t t, in
     out.sum16[2 * i + 1] = __builtin_fmaf(d, static_cast<float>(sum1), 16.0f * z);
     out.sum32[i] = __builtin_fmaf(d, static_cast<float>(sum0 + sum1), 32.0f * z);
     out.q_sum[i] = sum0 + sum1;
-}
-
-inline void quantize_row(const float* x, int64_t k, const Activations& out, int64_t t) {
-    for (int64_t b = 0; b < k / 32; ++b) quantize_block(x + 32 * b, out, t, b);
-    for (int64_t b = k / 32; b < out.blocks; ++b) clear_block(out, t, b);
 }

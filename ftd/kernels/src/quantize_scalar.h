@@ -1,4 +1,4 @@
-// Quantising rows of activations in plain C++: the definition that the SIMD version must equal bit for bit.
+// Quantising a block of activations in plain C++: the definition that the SIMD version must equal bit for bit.
 #pragma once
 #include <cmath>
 
@@ -33,16 +33,12 @@ inline void quantize_block_scalar(const float* x, const Activations& out, int64_
     out.q_sum[i] = sums[0] + sums[1];
 }
 
+// The zeros that fill the last pair of a row.
 inline void clear_block(const Activations& out, int64_t t, int64_t b) {
     const int64_t i = t * out.blocks + b;
     for (int64_t j = 0; j < 32; ++j) out.q[t * out.blocks * 32 + q_place(b, j)] = 0;
     out.d[i] = out.z[i] = out.sum32[i] = out.sum16[2 * i] = out.sum16[2 * i + 1] = 0.0f;
     out.q_sum[i] = 0;
-}
-
-inline void quantize_row_scalar(const float* x, int64_t k, const Activations& out, int64_t t) {
-    for (int64_t b = 0; b < k / 32; ++b) quantize_block_scalar(x + 32 * b, out, t, b);
-    for (int64_t b = k / 32; b < out.blocks; ++b) clear_block(out, t, b);
 }
 
 }  // namespace ftd
