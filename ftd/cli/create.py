@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os.path
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def _digest(file: Path, size_bytes: int, progress: Progress) -> str:
 
 def _files(text: str, folder: Path, command: str) -> list[Path]:
     """Return the files that ``text`` names, none if it is a model's name."""
-    path = folder / Path(text).expanduser()
+    path = Path(os.path.normpath(folder / Path(text).expanduser()))
     if path.is_file():
         return [path]
     if path.is_dir():

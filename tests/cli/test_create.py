@@ -64,6 +64,14 @@ def test_paths_are_relative_to_the_modelfile(cli, api: FakeApi, folder: Path) ->
     assert api.bodies("/api/create")[0]["files"] == {"m.gguf": DIGEST}
 
 
+def test_a_file_outside_the_modelfiles_folder_goes_by_its_base_name(cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    (folder / "inner").mkdir()
+    (folder / "inner" / "Modelfile").write_text("FROM ../weights/m.gguf\n")
+    assert cli("create", "m", "-f", "inner/Modelfile").returncode == 0
+    assert api.bodies("/api/create")[0]["files"] == {"m.gguf": DIGEST}
+
+
 def test_a_name_is_a_model(cli, api: FakeApi, folder: Path) -> None:
     api.answers["POST /api/create"] = SUCCESS
     (folder / "Modelfile").write_text("FROM smollm2:latest\nTEMPLATE {{ .Prompt }}\n")
