@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from ftd import log
 from ftd.api.request import CompletionRequest, Delta, Done, Event
 from ftd.chat import options as chat_options
+from ftd.chat.callformats import call_format
 from ftd.chat.options import Options
 from ftd.chat.thinking import ThinkingSplitter
+from ftd.chat.toolcalls import ToolCallParser
 from ftd.daemon import prompt as prompts
 from ftd.daemon.answer import AnswerText
 from ftd.daemon.catalog import Catalog, Model
@@ -111,7 +113,7 @@ class _Run:
         self._started_ns = started_ns
         self._load_ns = load_ns
         self._first_token_ns = 0
-        self._text = AnswerText(model.tokenizer, options.stop, self._splitter())
+        self._text = AnswerText(model.tokenizer, options.stop, self._splitter(), self._call_parser())
 
     def _splitter(self) -> ThinkingSplitter | None:
         template = self._prompt.template
@@ -119,6 +121,12 @@ class _Run:
         if tags is None or not self._request.think:
             return None
         return ThinkingSplitter(*tags, inside=self._prompt.is_thinking)
+
+    def _call_parser(self) -> ToolCallParser | None:
+        template = self._prompt.template
+        if template is None or not self._request.tools:
+            return None
+        return ToolCallParser(call_format(template.kind, template.source), self._request.tools)
 
     def _message(self) -> Generate:
         room_tokens = self._lease.context_tokens - len(self._prompt.ids)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("fake_worker.py")
@@ -11,6 +12,17 @@ WORKER = Path(__file__).with_name("fake_worker.py")
 def fake_command(**script):
     """Command of a fake worker with this script (see fake_worker.py)."""
     return (sys.executable, str(WORKER), json.dumps(script))
+
+
+@asynccontextmanager
+async def controlling(folder):
+    """A Control that listens; its workers come out of ``next_worker`` in the order they start."""
+    control = Control(folder / "control.sock")
+    await control.serve()
+    try:
+        yield control
+    finally:
+        await control.close()
 
 
 class Control:

@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
+import pytest
 from aiohttp import web
 from fake_engine import fake_command
 from tiny_model import add_model, ids_of
@@ -42,13 +43,10 @@ class Daemon:
 @asynccontextmanager
 async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", **server):
     """A daemon over a fresh store with these tiny models."""
-    store = Store(tmp_path / "models")
-    for seed, name in enumerate(models):
-        add_model(store, name, seed=seed)
-    settings = config.load(environ={})
-    settings = replace(settings, server=replace(settings.server, host=host, **server))
-    settings = replace(settings, registry=replace(settings.registry, models_dir=store.models_dir))
-    app = make_app(settings, store, command or fake_command(reply=ids_of("Hello, world")))
+    # Read when the application is made: fixtures of a wider scope run before the environment is scrubbed.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FTD_HOME", str(tmp_path / "home"))
+        store, app = _application(tmp_path, command, models, host, server)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -60,3 +58,13 @@ async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", 
         finally:
             await session.close()
             await runner.cleanup()
+
+
+def _application(tmp_path, command, models, host, server):
+    store = Store(tmp_path / "models")
+    for seed, name in enumerate(models):
+        add_model(store, name, seed=seed)
+    settings = config.load(environ={})
+    settings = replace(settings, server=replace(settings.server, host=host, **server))
+    settings = replace(settings, registry=replace(settings.registry, models_dir=store.models_dir))
+    return store, make_app(settings, store, command or fake_command(reply=ids_of("Hello, world")))

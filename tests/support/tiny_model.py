@@ -1,5 +1,4 @@
-"""A store that holds models with a vocabulary of bytes and no weights to speak of: enough for everything but the
-engine.
+"""Models with a vocabulary of bytes and no weights to speak of: enough for everything but the engine.
 
 Token ids 0..255 are the bytes, so texts and ids say the same; 256.. are the control tokens below.
 """
@@ -98,3 +97,10 @@ def add_model(
 
 def _layer(store, media_type, data):
     return Descriptor(media_type, *store.blobs.put(data))
+
+
+TOOLS = (
+    CHATML
+    + "{% if tools %}{{ tools }}{% endif %}{% if m is defined and m.tool_calls %}"
+    + "<tool_call>{{ m.tool_calls }}</tool_call>{% endif %}"
+)
