@@ -35,18 +35,33 @@ class TokenIds(Protocol):
     def add_eos(self) -> bool: ...
 
 
+class _Model(msgspec.Struct):
+    byte_fallback: bool | None = None
+
+
+class _Layout(msgspec.Struct):
+    """The parts of ``tokenizer.json`` that are looked at here; the vocabulary is left to the library."""
+
+    model: msgspec.Raw
+    added_tokens: list[dict[str, Any]] = []
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    post_processor: dict[str, Any] | None = None
+    decoder: dict[str, Any] | None = None
+
+
 class Tokenizer:
     """The vocabulary of one model. Safe to call from several threads; holds one copy of the vocabulary."""
 
     def __init__(self, data: bytes, tokens: TokenIds) -> None:
         try:
-            layout: dict[str, Any] = msgspec.json.decode(data, type=dict)
+            layout = msgspec.json.decode(data, type=_Layout)
             self._library = HfTokenizer.from_str(data.decode("utf-8"))
         except Exception as exc:  # the library raises bare Exception for every fault of the file
             raise DamagedBlob(f"tokenizer does not load: {exc}", "create or pull the model again") from exc
         self._rest = _without_prefix(layout)
         self._lock = threading.Lock()
-        self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.get("added_tokens", [])}
+        self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.added_tokens}
         self._bytes = _all_bytes(layout, self._library.get_vocab(with_added_tokens=True))
         self.vocab_size = len(self._bytes)
         self.bos_id = tokens.bos_id
@@ -191,9 +206,9 @@ def _types(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _types(member)
 
 
-def _without_prefix(layout: dict[str, Any]) -> HfTokenizer | None:
+def _without_prefix(layout: _Layout) -> HfTokenizer | None:
     """Return the tokenizer for text after the start of a prompt, if it differs (Metaspace ``first``)."""
-    parts = [p for p in _types(layout.get("pre_tokenizer")) if p.get("prepend_scheme") == "first"]
+    parts = [p for p in _types(layout.pre_tokenizer) if p.get("prepend_scheme") == "first"]
     if not parts:
         return None
     for part in parts:
@@ -211,16 +226,15 @@ def _byte_of_char() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-def _all_bytes(layout: dict[str, Any], vocab: dict[str, int]) -> list[bytes]:
+def _all_bytes(layout: _Layout, vocab: dict[str, int]) -> list[bytes]:
     """Return the bytes of every id, by the kind of vocabulary that ``layout`` describes."""
-    kinds = {
-        part.get("type")
-        for name in ("pre_tokenizer", "decoder", "normalizer")
-        for part in _types(layout.get(name))
-    }
-    added = {token["content"] for token in layout.get("added_tokens", [])}
+    parts = (layout.pre_tokenizer, layout.decoder, layout.normalizer)
+    kinds = {member.get("type") for part in parts for member in _types(part)}
+    added = {token["content"] for token in layout.added_tokens}
     byte_of_char = _byte_of_char() if "ByteLevel" in kinds else None
-    byte_fallback = "ByteFallback" in kinds or bool(layout.get("model", {}).get("byte_fallback"))
+    byte_fallback = "ByteFallback" in kinds or bool(
+        msgspec.json.decode(layout.model, type=_Model).byte_fallback
+    )
     table = [b""] * (max(vocab.values(), default=-1) + 1)
     for text, token_id in vocab.items():
         if text in added:

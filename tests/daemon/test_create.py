@@ -10,6 +10,8 @@ import pytest
 import pytest_asyncio
 
 from ftd.chat.renderer import Renderer
+from ftd.chat.templates import ChatTemplate
+from ftd.chat.tokenizer import Tokenizer
 from ftd.daemon import create as create_module
 from ftd.daemon import modelinfo
 from ftd.daemon.create import convert, create
@@ -280,6 +282,50 @@ async def test_a_pulled_gguf_model_is_converted(store: Store, renderer: Renderer
 
 async def test_local_progress_carries_the_digest_that_clients_know() -> None:
     assert create_module.LOCAL_DIGEST == "0000000000000000000"
+
+
+# What llama-tokenize of llama.cpp gives for the prompt as text
+FRANCE = [
+    *(
+        1,
+        9690,
+        198,
+        2683,
+        359,
+        253,
+        5356,
+        5646,
+        11173,
+        3365,
+        3511,
+        308,
+        34519,
+        28,
+        7018,
+        411,
+        407,
+        19712,
+        8182,
+        2,
+    ),
+    *(198, 1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198),
+]
+
+
+@pytest.mark.slow
+async def test_a_real_model_prompts_as_in_llama_cpp(
+    smollm2_gguf: Path, store: Store, renderer: Renderer
+) -> None:
+    digest, _ = store.blobs.put(smollm2_gguf.read_bytes())
+    await made(store, renderer, files={"smollm2.gguf": digest})
+    info = read_model(store, parse_name("m"))
+    tokenizer = Tokenizer.from_json(info.tokenizer_json, info.config.tokens)
+    control = tokenizer.control_texts(info.template.text)
+    template = ChatTemplate(info.template.text, renderer, kind=info.template.kind, control=control)
+    rendered = await template.render([{"role": "user", "content": "What is the capital of France?"}])
+    assert tokenizer.encode_rendered(rendered) == FRANCE
+    assert info.details["quantization_level"] == "Q4_1"
+    assert tokenizer.eos_ids == {0, 2}
 
 
 @pytest.fixture(autouse=True)
