@@ -89,13 +89,16 @@ class Guard:
         return frozenset(text[:length] for text in framing for length in range(1, len(text)))
 
     @cached_property
-    def _infixes(self) -> frozenset[str]:
-        return frozenset(
-            text[i:j]
-            for text in self.control
-            for i in range(1, len(text))
-            for j in range(i + 1, len(text) + 1)
-        )
+    def _endings(self) -> frozenset[str]:
+        return frozenset(text[start:] for text in self.control for start in range(1, len(text)))
+
+    @cached_property
+    def _joined(self) -> str:
+        return "\0".join(self.control)
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.control), default=0)
 
     def seal(self, text: str, seal: str) -> str:
         """Return ``text`` with a seal in every place where a control token could begin or go on."""
@@ -109,18 +112,17 @@ class Guard:
         if self._framing is None:
             return text
         sealed = self._framing.sub(lambda match: match[0][0] + seal + match[0][1:], text)
-        for length in range(1, max(map(len, self.control))):
+        for length in range(1, self._longest):
             if sealed[-length:] in self._beginnings:
                 sealed = f"{sealed[: len(sealed) - length + 1]}{seal}{sealed[len(sealed) - length + 1 :]}"
                 break
         return seal + sealed if self.edges and self._continues_token(text) else sealed
 
     def _continues_token(self, text: str) -> bool:
-        longest = max(map(len, self.control), default=0)
-        return text in self._infixes or any(
-            text[:n] in self._infixes and any(t.endswith(text[:n]) for t in self.control)
-            for n in range(1, min(longest, len(text) + 1))
-        )
+        """Say whether ``text`` lies inside of a control token, or begins with the end of one."""
+        if len(text) < self._longest and text in self._joined:
+            return bool(text)
+        return any(text[:length] in self._endings for length in range(1, min(self._longest, len(text) + 1)))
 
     def seal_value(self, value: Any, seal: str, depth: int = 0) -> Any:
         """Return JSON data with all of its strings sealed, keys too."""

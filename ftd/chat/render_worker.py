@@ -25,6 +25,7 @@ import jinja2
 
 from ftd.chat import jinja_environment
 from ftd.chat.gotemplate import GoTemplateError, chat, parse
+from ftd.chat.gotemplate.discovery import literals as go_literals
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20
@@ -59,8 +60,7 @@ def _joined(pieces: Iterable[str], max_chars: int) -> str:
 def _literals(kind: str, source: str) -> list[str]:
     if kind == "jinja":
         return jinja_environment.literals(source)
-    parse(source)
-    return [source]
+    return go_literals(parse(source))
 
 
 def _render(request: dict[str, Any]) -> str:

@@ -164,7 +164,7 @@ class ChatTemplate:
         """Return guard and traits of the template, found out on first use."""
         if self._guard is None or self._traits is None:
             literals = await self._renderer.literals(self.kind, self.source)
-            self._guard = Guard(self._control, glues(literals, self._control) or self.kind == "go")
+            self._guard = Guard(self._control, glues(literals, self._control))
             self._traits = await self._probe() if self.kind == "jinja" else Traits()
         return self._guard, self._traits
 

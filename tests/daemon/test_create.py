@@ -1,5 +1,6 @@
 """Checked against the texts and layer digests of the reference page; the weights are a tiny GGUF file."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -316,8 +317,7 @@ FRANCE = [
 async def test_a_real_model_prompts_as_in_llama_cpp(
     smollm2_gguf: Path, store: Store, renderer: Renderer
 ) -> None:
-    digest, _ = store.blobs.put(smollm2_gguf.read_bytes())
-    await made(store, renderer, files={"smollm2.gguf": digest})
+    await made(store, renderer, files=upload(store, await asyncio.to_thread(smollm2_gguf.read_bytes)))
     info = read_model(store, parse_name("m"))
     tokenizer = Tokenizer.from_json(info.tokenizer_json, info.config.tokens)
     control = tokenizer.control_texts(info.template.text)

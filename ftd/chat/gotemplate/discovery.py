@@ -17,6 +17,18 @@ def variables(tree: n.Tree) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
 
+def literals(tree: n.Tree) -> list[str]:
+    """Return the texts that the template writes by itself: text between actions, and string constants."""
+    texts: set[str] = set()
+    for block in (tree.root, *tree.defined.values()):
+        for node in n.walk(block):
+            if isinstance(node, n.Text):
+                texts.add(node.text)
+            elif isinstance(node, n.Literal) and isinstance(node.value, str):
+                texts.add(node.value)
+    return sorted(texts - {""})
+
+
 def mentions(node: n.Node, name: str) -> bool:
     """Say whether a field called ``name`` is used in ``node`` or below it."""
     return any(

@@ -38,6 +38,11 @@ def test_tool_call_tag(source: str, tag: str) -> None:
     assert discovery.tool_call_tag(parse(source)) == tag
 
 
+def test_literals_are_what_the_template_writes() -> None:
+    tree = parse('a{{ if eq .X "b" }}{{ printf "<%s" .Y }}{{ end }}{{ define "t" }}c{{ end }}')
+    assert discovery.literals(tree) == ["<%s", "a", "b", "c"]
+
+
 def test_variables_of_nested_templates_count() -> None:
     tree = parse('{{ define "x" }}{{ .Tools }}{{ end }}{{ template "x" . }}{{ $.Suffix }}')
     assert {"tools", "suffix"} <= discovery.variables(tree)
