@@ -1,0 +1,84 @@
+"""``serve`` as a process: it listens, ends on a signal with its engine, and says who holds a taken port."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import aiohttp
+import pytest
+
+from ftd import config
+from ftd.daemon import serve
+from ftd.errors import Conflict, InvalidOption
+
+PROGRAM = (
+    "from ftd import config, log; log.configure(); from ftd.daemon import serve; serve.run(config.load())"
+)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+async def start(tmp_path):
+    processes = []
+
+    async def begin(port):
+        environ = os.environ | {
+            "FTD_HOST": f"127.0.0.1:{port}",
+            "FTD_MODELS": str(tmp_path / "models"),
+            "FTD_HOME": str(tmp_path / "home"),
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, env=environ, stderr=asyncio.subprocess.PIPE
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        process._transport.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_serves_until_a_signal(start, number):
+    port = free_port()
+    process = await start(port)
+    line = (await process.stderr.readline()).decode()
+    assert f"listening address=127.0.0.1:{port}" in line
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+        assert response.headers["Server"].startswith("ftd/")
+    process.send_signal(number)
+    assert await process.wait() == 0
+
+
+async def test_second_daemon_names_the_first(start):
+    port = free_port()
+    process = await start(port)
+    await process.stderr.readline()
+    settings = config.load(environ={"FTD_HOST": f"127.0.0.1:{port}"})
+    with pytest.raises(Conflict, match=rf"in use: 127.0.0.1:{port}, by another ftd daemon \(ftd/"):
+        await serve.serve(settings)
+
+
+async def test_taken_port_of_a_stranger():
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        settings = config.load(environ={"FTD_HOST": f"127.0.0.1:{stranger.getsockname()[1]}"})
+        with pytest.raises(Conflict, match="the address is in use") as caught:
+            await serve.serve(settings)
+        assert caught.value.hint == "stop that program, or choose another address with FTD_HOST"
+
+
+@pytest.mark.parametrize("host", ["https://127.0.0.1:1", "192.0.2.1:1", "no.such.host.invalid:1"])
+async def test_address_that_cannot_be_listened_on(host):
+    with pytest.raises(InvalidOption, match="cannot listen"):
+        await serve.serve(config.load(environ={"FTD_HOST": host}))
