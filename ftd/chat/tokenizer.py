@@ -105,7 +105,8 @@ class Tokenizer:
             return []
         with self._lock:
             library.encode_special_tokens = not special
-            ids: list[int] = library.encode(_whole(text), add_special_tokens=False).ids
+            # Unlike encode, the batch call lets other threads (the event loop) run meanwhile
+            ids: list[int] = library.encode_batch_fast([_whole(text)], add_special_tokens=False)[0].ids
         return ids
 
     def encode_rendered(self, rendered: Rendered | str, add_bos: bool | None = None) -> list[int]:
