@@ -1,7 +1,7 @@
 """The process in which templates run, ``python -m ftd.chat.render_worker``: one request at a time.
 
     frame := length of the body (u32, little endian) · body (JSON object)
-    down     {"op": "render", "kind", "source", "variables", "seal", "max_chars"}
+    down     {"op": "render", "kind", "source", "variables", "seal"}
              {"op": "literals", "kind", "source"}
     up       {"status": "ready"} once, then
              {"status": "ok", "text" or "literals"}
@@ -30,6 +30,8 @@ from ftd.chat.gotemplate.discovery import literals as go_literals
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30
+# Room for a template's own text; the size of the request is added four times
+MAX_OUTPUT_CHARS = 4 << 20
 # Descriptors 0 to 2 exist already; with this limit nothing can be opened
 _NUM_FILES = 3
 _FIRST = "{{ strftime_now('%B %Y') | tojson | trim }}{{ nothing.nowhere }}"
@@ -63,20 +65,20 @@ def _literals(kind: str, source: str) -> list[str]:
     return go_literals(parse(source))
 
 
-def _render(request: dict[str, Any]) -> str:
+def _render(request: dict[str, Any], max_chars: int) -> str:
     run = jinja_environment.pieces if request["kind"] == "jinja" else chat.pieces
-    text = _joined(run(request["source"], request["variables"]), request["max_chars"])
+    text = _joined(run(request["source"], request["variables"]), max_chars)
     seal = request["seal"]
     # repr() and ASCII JSON escape the seal; it is known that no user wrote this escape
     return text.replace(f"\\u{ord(seal):04x}", seal) if seal else text
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any], max_chars: int = MAX_OUTPUT_CHARS) -> dict[str, Any]:
     """Carry out one request; every fault of a template becomes a status."""
     try:
         if request["op"] == "literals":
             return {"status": "ok", "literals": _literals(request["kind"], request["source"])}
-        return {"status": "ok", "text": _render(request)}
+        return {"status": "ok", "text": _render(request, max_chars)}
     except jinja_environment.Refused as exc:
         return {"status": "refused", "text": str(exc)}
     except jinja2.TemplateSyntaxError as exc:
@@ -92,13 +94,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "failed", "text": f"{type(exc).__name__}: {exc}"[:1000]}
 
 
-def _read(stream: BinaryIO) -> dict[str, Any] | None:
+def _read(stream: BinaryIO) -> bytes:
     head = stream.read(HEADER.size)
     if len(head) < HEADER.size:
-        return None
+        return b""
     (length,) = HEADER.unpack(head)
-    body: dict[str, Any] = json.loads(stream.read(length))
-    return body
+    return stream.read(length)
 
 
 def _write(stream: BinaryIO, body: dict[str, Any]) -> None:
@@ -112,11 +113,11 @@ def main() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     # What is imported or read on first use must be there before files can no longer be opened
     time.localtime()
-    answer({"op": "render", "kind": "jinja", "source": _FIRST, "variables": {}, "seal": "", "max_chars": 99})
+    answer({"op": "render", "kind": "jinja", "source": _FIRST, "variables": {}, "seal": ""})
     _limit()
     _write(sink, {"status": "ready"})
-    while (request := _read(source)) is not None:
-        _write(sink, answer(request))
+    while body := _read(source):
+        _write(sink, answer(json.loads(body), MAX_OUTPUT_CHARS + 4 * len(body)))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from ftd.chat.render_worker import answer
 def render(
     source: str, kind: str = "jinja", max_chars: int = 100, seal: str = "", **variables: Any
 ) -> dict[str, Any]:
-    request = {"op": "render", "kind": kind, "source": source, "variables": variables}
-    return answer({**request, "max_chars": max_chars, "seal": seal})
+    request = {"op": "render", "kind": kind, "source": source, "variables": variables, "seal": seal}
+    return answer(request, max_chars)
 
 
 def test_text() -> None:
