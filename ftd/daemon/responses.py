@@ -14,7 +14,7 @@ from aiohttp import web
 from ftd.api import errors, jsontext
 from ftd.api.errors import Dialect
 from ftd.api.jsontext import Fields
-from ftd.errors import EngineError, FtdError
+from ftd.errors import EngineError, FtdError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,11 @@ SSE_END = b"data: [DONE]\n\n"
 
 async def read_body(request: web.Request, empty: str = "missing request body") -> Fields:
     """Return the JSON object a client sent, whatever type it says it is."""
-    return jsontext.parse_body(await request.read(), empty)
+    try:
+        data = await request.read()
+    except web.RequestPayloadError as exc:
+        raise InvalidRequest(f"request body cannot be read: {' '.join(str(exc).split())}") from exc
+    return jsontext.parse_body(data, empty)
 
 
 def object_response(value: object, status: int = 200) -> web.Response:
