@@ -22,22 +22,90 @@ struct Lanes16 {
 };
 #endif
 
+// Sixteen codes of a half block as floats: (c - OFFSET) * s, then + m, each rounded once.
+template <int32_t FORMAT>
+inline void float_codes(__m128i codes, float s, float m, float* out) {
+    using C = Codes<FORMAT>;
+    for (int half = 0; half < 2; ++half) {
+        const __m128i eight = half ? _mm_srli_si128(codes, 8) : codes;
+        const __m256i wide = FORMAT == Q8_0 ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
+        const __m256 whole = _mm256_cvtepi32_ps(_mm256_sub_epi32(wide, _mm256_set1_epi32(C::OFFSET)));
+        __m256 value = _mm256_mul_ps(whole, _mm256_set1_ps(s));
+        if constexpr (C::MINS) value = _mm256_add_ps(value, _mm256_set1_ps(m));
+        _mm256_storeu_ps(out + 8 * half, value);
+    }
+}
+
+template <int32_t FORMAT>
+void float_row_codes(const Matrix& w, int64_t row, float* out) {
+    constexpr int GROUPS = Codes<FORMAT>::GROUPS;
+    const int64_t blocks = w.k / 32;
+    for (int64_t b = 0; b < blocks; b += 2) {
+        __m256i lo, hi;
+        const bool single = b + 1 == blocks;
+        pair_codes<FORMAT>(w, row, b / 2, single, &lo, &hi);
+        for (int i = 0; i < (single ? 1 : 2); ++i) {
+            float s0, s1, m;
+            group_scale<FORMAT>(w, row, (b + i) * GROUPS, &s0, &m);
+            s1 = s0;
+            if constexpr (GROUPS == 2) group_scale<FORMAT>(w, row, 2 * (b + i) + 1, &s1, &m);
+            const __m128i first = i ? _mm256_extracti128_si256(lo, 1) : _mm256_castsi256_si128(lo);
+            const __m128i second = i ? _mm256_extracti128_si256(hi, 1) : _mm256_castsi256_si128(hi);
+            float_codes<FORMAT>(first, s0, m, out + 32 * (b + i));
+            float_codes<FORMAT>(second, s1, m, out + 32 * (b + i) + 16);
+        }
+    }
+}
+
+// By way of halves, whose conversion has no slow path for subnormal numbers: the same exponent bits, 2^8 smaller.
+inline void float_row_fp8(const Matrix& w, int64_t row, float* out) {
+    const uint8_t* codes = plane_row<uint8_t>(w, 0, row, w.k);
+    const float* scales = plane_row<float>(w, 1, row / 128, (w.k + 127) / 128);
+    const __m128i magnitude = _mm_set1_epi16(0x7f), sign = _mm_set1_epi16(0x80), nan = _mm_set1_epi16(0x7e00);
+    int64_t i = 0;
+    for (; i + 8 <= w.k; i += 8) {
+        const __m128i c = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));
+        const __m128i rest = _mm_and_si128(c, magnitude);
+        __m128i half = _mm_or_si128(_mm_slli_epi16(rest, 7), _mm_slli_epi16(_mm_and_si128(c, sign), 8));
+        half = _mm_or_si128(half, _mm_and_si128(_mm_cmpeq_epi16(rest, magnitude), nan));
+        const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(value, _mm256_set1_ps(scales[i / 128])));
+    }
+    for (; i < w.k; ++i) out[i] = e4m3_to_float(codes[i]) * scales[i / 128];
+}
+
+inline void float_row_halves(const Matrix& w, int64_t row, float* out) {
+    const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);
+    int64_t i = 0;
+    for (; i + 8 <= w.k; i += 8) _mm256_storeu_ps(out + i, load_halves(from + i));
+    for (; i < w.k; ++i) out[i] = half_to_float(from[i]);
+}
+
+inline void float_row_bfloats(const Matrix& w, int64_t row, float* out) {
+    const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);
+    int64_t i = 0;
+    for (; i + 8 <= w.k; i += 8) {
+        const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+        _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
+    }
+    for (; i < w.k; ++i) out[i] = bfloat_to_float(from[i]);
+}
+
 // One row of W as floats, the same bits as dequantize_row.
 inline void float_row(const Matrix& w, int64_t row, float* out) {
-    int64_t i = 0;
-    if (w.format == F16) {
-        const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);
-        for (; i + 8 <= w.k; i += 8) _mm256_storeu_ps(out + i, load_halves(from + i));
-        for (; i < w.k; ++i) out[i] = half_to_float(from[i]);
-    } else if (w.format == BF16) {
-        const uint16_t* from = plane_row<uint16_t>(w, 0, row, w.k);
-        for (; i + 8 <= w.k; i += 8) {
-            const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-            _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
-        }
-        for (; i < w.k; ++i) out[i] = bfloat_to_float(from[i]);
-    } else {
-        dequantize_row(w, row, out);
+    switch (w.format) {
+        case F16: return float_row_halves(w, row, out);
+        case BF16: return float_row_bfloats(w, row, out);
+        case Q8_0: return float_row_codes<Q8_0>(w, row, out);
+        case Q4_0: return float_row_codes<Q4_0>(w, row, out);
+        case Q4_1: return float_row_codes<Q4_1>(w, row, out);
+        case Q5_0: return float_row_codes<Q5_0>(w, row, out);
+        case Q5_1: return float_row_codes<Q5_1>(w, row, out);
+        case Q4_K: return float_row_codes<Q4_K>(w, row, out);
+        case Q5_K: return float_row_codes<Q5_K>(w, row, out);
+        case Q6_K: return float_row_codes<Q6_K>(w, row, out);
+        case FP8_B128: return float_row_fp8(w, row, out);
+        default: return dequantize_row(w, row, out);
     }
 }
 
