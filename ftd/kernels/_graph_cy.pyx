@@ -18,6 +18,7 @@ from ftd.kernels._add_cy cimport AddArgs, add_fn
 from ftd.kernels._attention_cy cimport AttentionArgs, attention_fn, attention_workspace_bytes
 from ftd.kernels._dequantize_cy cimport fill_matrix
 from ftd.kernels._embedding_cy cimport EmbeddingArgs, embedding_fn
+from ftd.kernels._geglu_cy cimport GegluArgs, geglu_fn
 from ftd.kernels._kv_store_cy cimport KvStoreArgs, fill_pages, kv_store_fn
 from ftd.kernels._matmul_cy cimport (
     MatmulArgs, Product, QuantizeArgs, activation_bytes, has_integer_codes, matmul_fn, matmul_scratch_bytes,
@@ -248,6 +249,18 @@ cdef class CpuGraph:
         args.width = gate.width
         args.rows = _rows(gate)
         self._record(swiglu_fn(), args)
+
+    def geglu(self, out, gate, up) -> None:
+        """Record out = gelu(gate) * up; out may be gate."""
+        for buffer in (out, gate, up):
+            self._expect(buffer, gate.width, gate.rows)
+        cdef GegluArgs* args = <GegluArgs*>self._new(sizeof(GegluArgs))
+        args.gate = self._data(gate)
+        args.up = self._data(up)
+        args.out = self._data(out)
+        args.width = gate.width
+        args.rows = _rows(gate)
+        self._record(geglu_fn(), args)
 
     cdef const float* _rope_table(self, object inv_freq, float scale) except NULL:
         """Return where the cosines and sines of a step go; records their making at their first use."""

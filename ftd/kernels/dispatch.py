@@ -33,6 +33,7 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
         "attention",
         "dequantize",
         "embedding",
+        "geglu",
         "graph",
         "kv_store",
         "logprobs",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.attention_ref import attention
 from ftd.kernels.embedding_ref import embedding
+from ftd.kernels.geglu_ref import geglu
 from ftd.kernels.kv_store_ref import check_pages, kv_store
 from ftd.kernels.matmul_ref import matmul
 from ftd.kernels.quant import QuantMatrix
@@ -211,6 +212,12 @@ class ReferenceGraph:
         self._expect(out, gate.width, gate.rows)
         self._expect(up, gate.width, gate.rows)
         self._record(lambda step: self._write(out, swiglu(self.view(gate), self.view(up))))
+
+    def geglu(self, out: Buffer, gate: Buffer, up: Buffer) -> None:
+        """Record out = gelu(gate) * up; ``out`` may be ``gate``."""
+        self._expect(out, gate.width, gate.rows)
+        self._expect(up, gate.width, gate.rows)
+        self._record(lambda step: self._write(out, geglu(self.view(gate), self.view(up))))
 
     def rope(self, x: Buffer, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0) -> None:
         """Record x = rope(x) with the step's positions."""
