@@ -291,7 +291,7 @@ class ModelManager:
         queued = [waiter for waiter in self._waiters if waiter.spec.key == spec.key]
         needed_tokens = max(waiter.spec.needed_tokens for waiter in queued)
         message = load_message(spec, config.engine, needed_tokens)
-        runner = Runner(self._command, on_exit=self._wake.set)
+        runner = Runner(self._command, self._wake.set, config.server.log_level)
         self._runners.add(runner)
         self._loading = (spec, runner, message.context_tokens)
         started = time.monotonic()

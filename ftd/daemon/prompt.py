@@ -14,6 +14,9 @@ from ftd.chat.templates import ChatTemplate
 from ftd.daemon.catalog import Catalog, Model
 from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
 
+# Encoding this much takes less than the way to a thread and back
+_SHORT_CHARS = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -47,7 +50,7 @@ async def build(
 async def _generate(catalog: Catalog, model: Model, request: CompletionRequest) -> Prompt:
     tokenizer = model.tokenizer
     if request.raw:
-        ids = await asyncio.to_thread(tokenizer.encode_rendered, request.prompt)
+        ids = await _encode(model, request.prompt)
         return Prompt(ids=ids, text=request.prompt)
     template = model.template
     if request.template:
@@ -65,7 +68,7 @@ async def _generate(catalog: Catalog, model: Model, request: CompletionRequest) 
         rendered = await template.render(messages, think=request.think)
     if any(token >= tokenizer.vocab_size for token in request.context):
         raise InvalidRequest(f"context has an id outside of the vocabulary: {max(request.context)}")
-    ids = await asyncio.to_thread(tokenizer.encode_rendered, rendered, False if request.context else None)
+    ids = await _encode(model, rendered, False if request.context else None)
     return _of(rendered, [*request.context, *ids], template)
 
 
@@ -78,7 +81,7 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
         rendered = await model.template.render(
             [*kept, *messages[first:]], tools=request.tools or None, think=request.think
         )
-        ids = await asyncio.to_thread(model.tokenizer.encode_rendered, rendered)
+        ids = await _encode(model, rendered)
         dropped = sum(message["role"] != "system" for message in messages[:first])
         return replace(_of(rendered, ids, model.template), truncated_messages=dropped)
 
@@ -100,6 +103,14 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
     if len(prompt.ids) >= window_tokens:
         raise too_long(len(prompt.ids), window_tokens)
     return replace(prompt, truncated_tokens=whole_tokens - len(prompt.ids))
+
+
+async def _encode(model: Model, rendered: Rendered | str, add_bos: bool | None = None) -> list[int]:
+    """Return the ids of a prompt; a long one is encoded beside the event loop."""
+    text_len = len(rendered) if isinstance(rendered, str) else len(rendered.sealed)
+    if text_len <= _SHORT_CHARS:
+        return model.tokenizer.encode_rendered(rendered, add_bos)
+    return await asyncio.to_thread(model.tokenizer.encode_rendered, rendered, add_bos)
 
 
 def _with_system(model: Model, messages: Sequence[Message]) -> list[Message]:

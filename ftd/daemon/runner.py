@@ -102,9 +102,13 @@ class Runner:
     """
 
     def __init__(
-        self, command: Sequence[str] = WORKER_COMMAND, on_exit: Callable[[], None] | None = None
+        self,
+        command: Sequence[str] = WORKER_COMMAND,
+        on_exit: Callable[[], None] | None = None,
+        log_level: str = "info",
     ) -> None:
         self._command = tuple(command)
+        self._log_level = log_level
         self._on_exit = on_exit
         self._request_ids = itertools.count(1)
         self._mailboxes: dict[int, asyncio.Queue[Reply]] = {}
@@ -176,6 +180,7 @@ class Runner:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,
                     str(theirs.fileno()),
+                    self._log_level,
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
