@@ -225,7 +225,7 @@ class RegistryClient:
         reported = -1
         async with contextlib.aclosing(self._downloads.fetch(request)) as fetch:
             async for completed in fetch:
-                if completed > reported:
+                if completed != reported:
                     reported = completed
                     yield _progress("pulling", entry, completed)
 
@@ -256,7 +256,7 @@ class RegistryClient:
         reported = -1
         try:
             while not task.done():
-                if upload.completed > reported:
+                if upload.completed != reported:
                     reported = upload.completed
                     yield _progress("pushing", entry, reported)
                 await asyncio.wait({task}, timeout=self._limits.progress_s)

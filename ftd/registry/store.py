@@ -149,8 +149,9 @@ class Store:
     def sweep(self, *, now_s: float | None = None, prune: bool = True) -> Sequence[Path]:
         """Clean up after crashes, at the start of the daemon; return the files that were removed.
 
-        Removed: files of dead writers; uploads a day old; partial downloads two weeks old; and, unless
-        ``prune`` is off or some manifest does not parse, blobs no manifest names that are over an hour old.
+        Removed: files of dead writers; uploads a day old; partial downloads two weeks old, or whose blob came
+        another way; and blobs over an hour old that no manifest names, unless ``prune`` is off or some
+        manifest does not parse.
         """
         now_s = time.time() if now_s is None else now_s
         with self._locked():
@@ -168,9 +169,14 @@ class Store:
                 (path.name.startswith(WRITING), 0),
                 (path.name.startswith(UPLOAD), STALE_UPLOAD_S),
                 (PARTIAL in path.name, STALE_PARTIAL_S),
+                (self._is_superseded(path.name), 0),
             ):
                 if is_kind and _remove_unlocked(path, now_s - stale_s):
                     yield path
+
+    def _is_superseded(self, file_name: str) -> bool:
+        blob_name, mark, _ = file_name.partition(PARTIAL)
+        return bool(mark) and (self.blobs.folder / blob_name).exists()
 
     def _sweep_unreferenced(self, now_s: float) -> Iterator[Path]:
         with self._held_lock:

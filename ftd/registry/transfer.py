@@ -36,7 +36,7 @@ class _Flight:
         self.size = request.descriptor.size
         self.num_watchers = 0
         self.is_leaving = False
-        self.completed = held_bytes(blobs, request.descriptor.digest, self.size)
+        self._num_held = held_bytes(blobs, request.descriptor.digest, self.size)
         self._download: Download | None = None
         self.task = asyncio.create_task(self._run(blobs, request, limits, num_streams))
 
@@ -49,9 +49,7 @@ class _Flight:
 
     def progress(self) -> int:
         """Return how many bytes are there; never less than before."""
-        if self._download is not None:
-            self.completed = max(self.completed, self._download.completed)
-        return self.completed
+        return self._num_held if self._download is None else self._download.completed
 
 
 class Downloads:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftd.errors import CorruptData
@@ -155,6 +155,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["config", "layers", "schemaVersion", "mediaType"]), json_values))
 def test_no_document_does_anything_but_parse_or_be_refused(value: dict[str, Any]) -> None:
     try:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftd.registry.ranges import RangeSet
@@ -12,6 +12,7 @@ spans = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE))
 changes = st.lists(st.tuples(st.booleans(), spans), max_size=30)
 
 
+@settings(deadline=None)
 @given(changes, spans)
 def test_a_range_set_is_a_set_of_integers(
     operations: list[tuple[bool, tuple[int, int]]], window: tuple[int, int]

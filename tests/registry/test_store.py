@@ -151,13 +151,22 @@ def test_the_sweep_removes_what_is_dead_and_old_only(store: Store) -> None:
     for name, seconds in names.items():
         (store.blobs.folder / name).write_bytes(b"x")
         age(store.blobs.folder / name, seconds)
+    done = f"{digest_of(b'config').replace(':', '-')}-partial"
+    (store.blobs.folder / done).write_bytes(b"x")
     (manifest_path(store, "registry.ollama.ai", "library", "a") / ".writing-x").write_bytes(b"")
     manifest_path(store, "empty", "a", "b").mkdir(parents=True)
     writer = store.blobs.new()
     removed = {path.name for path in store.sweep()}
     writer.write(b"alive")
     writer.commit()
-    gone = {"writing-dead", "upload-" + "1" * 32, "sha256-y-partial", old.replace(":", "-"), ".writing-x"}
+    gone = {
+        "writing-dead",
+        "upload-" + "1" * 32,
+        "sha256-y-partial",
+        old.replace(":", "-"),
+        ".writing-x",
+        done,
+    }
     assert removed == gone
     assert not manifest_path(store, "empty").exists()
     assert {digest_of(b"young"), digest_of(b"alive"), digest_of(b"config")} == set(store.blobs.digests())

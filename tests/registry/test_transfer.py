@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from ftd.names import ModelName
 from ftd.registry.client import RegistryClient
 from ftd.registry.parts import PartialFile
 from ftd.registry.store import Store
+from ftd.registry.transfer import Downloads
 
 MakeClient = Callable[..., RegistryClient]
 BLOB = random.Random(5).randbytes(2**20)
@@ -77,17 +79,30 @@ async def test_the_last_watcher_takes_the_download_with_it(
 
 
 async def test_who_comes_while_a_download_is_leaving_starts_it_again(
-    registry: FaultyRegistry, store: Store, make_client: MakeClient
+    registry: FaultyRegistry, store: Store, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    has_joined = threading.Event()
+    join, close = Downloads._join, PartialFile.close
+
+    def noted_join(self: Downloads, request: Any) -> Any:
+        flight = join(self, request)
+        has_joined.set()
+        return flight
+
+    def close_after_that(self: PartialFile, journal: bytes) -> None:
+        assert has_joined.wait(timeout=30)
+        close(self, journal)
+
     name = registry.add(b"{}", [BLOB])
     client, gate = make_client(store), gated(registry)
     first = asyncio.create_task(drain(client, name))
     await registry.reached_gate.wait()
+    monkeypatch.setattr(Downloads, "_join", noted_join)
+    monkeypatch.setattr(PartialFile, "close", close_after_that)
     first.cancel()
-    second = asyncio.create_task(drain(client, name))
     gate.set()
     registry.faults.gate = None
-    assert (await second)[-1] == {"status": "success"}
+    assert (await drain(client, name))[-1] == {"status": "success"}
     assert store.blobs.verify(digest_of(BLOB))
 
 
