@@ -6,6 +6,7 @@ sequence owns, and the places past a sequence's end, hold NaN.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,9 @@ def arrays(case: Case, rng: np.random.Generator) -> dict[str, Any]:
     keys = np.full((count, case.groups, case.channels, size), np.nan, case.dtype)
     values = np.full((count, case.groups, size, case.channels), np.nan, case.dtype)
     for row, (_, context) in zip(table, case.sequences, strict=True):
-        for key in range(context):
-            page, offset = row[key // size], key % size
-            keys[page, :, :, offset] = rng.standard_normal((case.groups, case.channels))
-            values[page, :, offset] = rng.standard_normal((case.groups, case.channels))
+        page, offset = row[np.arange(context) // size], np.arange(context) % size
+        keys[page, :, :, offset] = rng.standard_normal((context, case.groups, case.channels))
+        values[page, :, offset] = rng.standard_normal((context, case.groups, case.channels))
     new = [tokens for tokens, _ in case.sequences]
     return {
         "q": rng.standard_normal((sum(new), case.heads, case.channels), np.float32) * 2,
@@ -117,10 +117,17 @@ def torch_attention(case: Case, a: dict[str, Any]) -> np.ndarray[Any, Any]:
     return out.numpy()
 
 
+@cache
+def expected(name: str) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """Return arguments and torch's result for a case, made once for all implementations."""
+    a = arrays(CASES[name], np.random.default_rng(7))
+    return a, torch_attention(CASES[name], a)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_equals_torch(get: Get, assert_close: AssertClose, rng: np.random.Generator, name: str) -> None:
-    a = arrays(CASES[name], rng)
-    assert_close(get("attention")(**a), torch_attention(CASES[name], a), "softmax")
+def test_equals_torch(get: Get, assert_close: AssertClose, name: str) -> None:
+    a, result = expected(name)
+    assert_close(get("attention")(**a), result, "softmax")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -179,6 +186,15 @@ def test_scores_far_apart_neither_overflow_nor_underflow(get: Get, rng: np.rando
     score = dense(a["k_pages"], a["page_table"][0], 200, 3)[0].numpy() @ a["q"][0, 0].astype(np.float64)
     best = dense(a["v_pages"], a["page_table"][0], 200, 2)[0].numpy()[score.argmax()]
     np.testing.assert_allclose(get("attention")(**a)[0, 0], best, rtol=1e-6)
+
+
+def test_nan_in_one_query_stays_in_its_head(get: Get, rng: np.random.Generator) -> None:
+    a = arrays(Case(4, 2, 64, 16, ((3, 90), (1, 90))), rng)
+    a["q"][1, 2, 5] = a["q"][3, 0, 63] = np.nan
+    broken = np.isnan(get("attention")(**a))
+    assert broken[1, 2].all()
+    assert broken[3, 0].all()
+    assert broken.sum() == 2 * 64
 
 
 @pytest.mark.parametrize(
