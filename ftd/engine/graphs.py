@@ -67,6 +67,10 @@ class Graph(Protocol):
         """out = silu(gate) * up."""
         ...
 
+    def geglu(self, out: Any, gate: Any, up: Any) -> None:
+        """out = gelu(gate) * up, with the tanh form of gelu."""
+        ...
+
     def rope(self, x: Any, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0) -> None:
         """Rotate each head of ``x`` in place by its token's position."""
         ...

@@ -20,6 +20,7 @@ from ftd.errors import InvalidFtw, Unsupported
 # Wider than any model known; keeps every later product of two of them far inside 63 bits.
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 4096
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class RopeConfig:
 class ModelConfig:
     """Sizes and constants of one model; every number is checked, so the rest of the engine trusts them.
 
-    ``windows`` has one entry a layer: how many tokens attention sees, 0 for all.
+    ``windows`` has one entry a layer: how many tokens attention sees, 0 for all. Layers with a window rotate
+    by ``local_rope`` where the model has one. ``attention_scale`` multiplies q·k.
     """
 
     architecture: str
@@ -48,7 +50,10 @@ class ModelConfig:
     head_dim: int
     vocab_size: int
     rms_norm_eps: float
+    activation: str
+    attention_scale: float
     rope: RopeConfig
+    local_rope: RopeConfig | None
     max_context_tokens: int
     tie_word_embeddings: bool
     attention_bias: bool
@@ -79,11 +84,13 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
     if head_dim % 2:
         raise InvalidFtw(f"head_dim must be even: {head_dim}")
     num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
-    activation = values.text("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise Unsupported(f"hidden_act of architecture {architecture} must be silu: {activation}")
-    if values.flag("mlp_bias"):
-        raise Unsupported("mlp_bias is not supported: true")
+    activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
+    if activation not in ACTIVATIONS:
+        raise Unsupported(f"hidden_act must be one of {' '.join(ACTIVATIONS)}: {activation}")
+    for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
+        if hyperparameters.get(name) not in (None, False):
+            raise Unsupported(f"{name} is not supported: {hyperparameters[name]!r:.50}")
+    rope, local_rope = _ropes(values, head_dim)
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden_size,
@@ -94,7 +101,10 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         head_dim=head_dim,
         vocab_size=values.size("vocab_size"),
         rms_norm_eps=values.number("rms_norm_eps", 1e-6, low=0.0, high=1.0),
-        rope=_rope(values, head_dim),
+        activation=activation,
+        attention_scale=values.number("query_pre_attn_scalar", head_dim, low=1.0, high=MAX_SIZE) ** -0.5,
+        rope=rope,
+        local_rope=local_rope,
         max_context_tokens=values.size("max_position_embeddings", limit=1 << 31),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         attention_bias=values.flag("attention_bias"),
@@ -102,10 +112,25 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def _rope(values: "_Values", head_dim: int) -> RopeConfig:
-    """Read ``rope_theta`` and ``rope_scaling``, or ``rope_parameters``, which holds both in newer configs."""
-    parameters = dict(values.mapping("rope_scaling"))
-    parameters.update(values.mapping("rope_parameters"))
+def _ropes(values: "_Values", head_dim: int) -> tuple[RopeConfig, RopeConfig | None]:
+    """Read the rotation of all layers, and that of layers with a window if it differs.
+
+    Older configs have ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``; newer ones hold the same
+    in ``rope_parameters``, with one object for each kind of layer where they differ.
+    """
+    newer = _Values(values.mapping("rope_parameters"))
+    if not newer.is_absent("full_attention"):
+        full, local = newer.mapping("full_attention"), newer.mapping("sliding_attention")
+        return _rope(values, full, head_dim), _rope(values, local, head_dim)
+    rope = _rope(values, {**values.mapping("rope_scaling"), **newer.values}, head_dim)
+    if values.is_absent("rope_local_base_freq"):
+        return rope, None
+    theta = values.number("rope_local_base_freq", 0.0, low=1.0, high=1e12)
+    return rope, _rope(values, {"rope_theta": theta}, head_dim)
+
+
+def _rope(values: "_Values", parameters: Mapping[str, Any], head_dim: int) -> RopeConfig:
+    """Read one rotation; what ``parameters`` lacks comes from ``values``."""
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if not isinstance(kind, str):
         raise InvalidFtw(f"rope_type must be a string: {kind!r}")

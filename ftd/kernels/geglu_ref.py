@@ -1,5 +1,7 @@
 """geglu: the definition."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +26,7 @@ def geglu(gate: NDArray[np.float32], up: NDArray[np.float32], pool: object = Non
     """
     check(gate, up)
     wide = gate.astype(np.float64)
-    twice = np.sqrt(8.0 / np.pi) * (wide + 0.044715 * wide**3)
+    twice = math.sqrt(8.0 / math.pi) * (wide + 0.044715 * wide * wide * wide)
     decay = np.exp(-np.abs(twice))
     sigmoid = np.where(twice >= 0.0, 1.0, decay) / (1.0 + decay)
     return (wide * sigmoid * up).astype(np.float32)

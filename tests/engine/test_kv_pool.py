@@ -14,8 +14,9 @@ from tests.engine.tiny import SIZES
 @pytest.mark.parametrize(("precision", "dtype"), [("fast", np.float16), ("f32", np.float32)])
 def test_pages_of_each_layer(precision: str, dtype: Any) -> None:
     config = model_config.make("llama", SIZES)
-    pool = KvPool(config, 5, 16, precision)
-    assert [array.shape for array in pool.k + pool.v] == [(5, 2, 16, 16)] * 6
+    pool = KvPool(config, 5, 8, precision)
+    assert [array.shape for array in pool.k] == [(5, 2, 16, 8)] * 3
+    assert [array.shape for array in pool.v] == [(5, 2, 8, 16)] * 3
     assert all(array.dtype == dtype and not array.any() for array in pool.k + pool.v)
     assert pool.num_bytes == sum(array.nbytes for array in pool.k + pool.v)
 

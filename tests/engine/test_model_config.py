@@ -38,6 +38,16 @@ def test_rope_parameters_of_newer_configs_are_read() -> None:
     assert (rope.theta, rope.kind, rope.parameters["factor"]) == (5e5, "linear", 2)
 
 
+def test_older_and_newer_configs_name_the_rotation_of_windows_differently() -> None:
+    older = model_config.make("gemma3_text", SMOLLM2 | {"rope_local_base_freq": 1e4})
+    both = {"full_attention": {"rope_theta": 1e5}, "sliding_attention": {"rope_theta": 1e4}}
+    newer = model_config.make("gemma3_text", SMOLLM2 | {"rope_parameters": both})
+    assert older.local_rope is not None and newer.local_rope is not None
+    assert (
+        (older.rope.theta, older.local_rope.theta) == (newer.rope.theta, newer.local_rope.theta) == (1e5, 1e4)
+    )
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "windows"),
     [
@@ -84,6 +94,9 @@ def test_bad_sizes_are_refused_by_name(name: str, value: object) -> None:
         ({"layer_types": ["linear_attention"] * 30}, Unsupported, "linear_attention"),
         ({"hidden_act": "gelu"}, Unsupported, "gelu"),
         ({"mlp_bias": True}, Unsupported, "mlp_bias"),
+        ({"final_logit_softcapping": 30.0}, Unsupported, "final_logit_softcapping"),
+        ({"query_pre_attn_scalar": 0}, InvalidFtw, "query_pre_attn_scalar"),
+        ({"rope_local_base_freq": "x"}, InvalidFtw, "rope_local_base_freq"),
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, Any], error: type[Exception], word: str) -> None:

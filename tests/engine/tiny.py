@@ -36,6 +36,16 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "mistral": {"rope_theta": 10000.0, "sliding_window": 12, "head_dim": 16},
     "qwen2": {"rope_theta": 1000000.0},
+    "gemma3_text": {
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "query_pre_attn_scalar": 24,
+        "hidden_act": "gelu_pytorch_tanh",
+        "head_dim": 32,
+    },
     "qwen3": {"rope_theta": 1000000.0, "head_dim": 32, "tie_word_embeddings": False},
 }
 
@@ -104,6 +114,11 @@ def make(case: str, seed: int = 1) -> Tiny:
     theirs = {key: value for key, value in values.items() if not key.startswith("rope_")}
     theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": values["rope_theta"]}
     theirs["rope_parameters"] |= values.get("rope_scaling") or {}
+    is_gemma = architecture.startswith("gemma")
+    if is_gemma:
+        local = {"rope_type": "default", "rope_theta": values["rope_local_base_freq"]}
+        theirs["rope_parameters"] = {"full_attention": theirs["rope_parameters"], "sliding_attention": local}
+        theirs["hidden_activation"] = theirs.pop("hidden_act")
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -115,9 +130,11 @@ def make(case: str, seed: int = 1) -> Tiny:
         for name, parameter in oracle.named_parameters():
             # Weights of size one in the norms and zero in the biases would hide that they are used.
             spread = 0.2 if name.endswith("bias") or "norm" in name else 0.1
-            parameter.normal_(1.0 if "norm" in name else 0.0, spread)
+            parameter.normal_(1.0 if "norm" in name and not is_gemma else 0.0, spread)
     state = oracle.state_dict()
     if values["tie_word_embeddings"]:
         state.pop("lm_head.weight", None)
-    tensors = {name: matrix(tensor.numpy()) for name, tensor in state.items()}
+    # Gemma's norms multiply by one plus their weight; FTW holds the sum.
+    added = {name: 1.0 for name in state if is_gemma and "norm" in name}
+    tensors = {name: matrix(tensor.numpy() + added.get(name, 0.0)) for name, tensor in state.items()}
     return Tiny(architecture, values, tensors, oracle)

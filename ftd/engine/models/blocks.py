@@ -31,7 +31,9 @@ class Blocks:
         self.graph = graph
         self.weights = weights
         self.kv_pool = kv_pool
-        self.inv_freq, self.rope_scale = rope.frequencies(config.rope, config.max_context_tokens)
+        self.rope = rope.frequencies(config.rope, config.max_context_tokens)
+        local = config.local_rope
+        self.local_rope = rope.frequencies(local, config.max_context_tokens) if local else self.rope
         self.q_size = config.num_heads * config.head_dim
         self.kv_size = config.num_kv_heads * config.head_dim
         self.x = graph.buffer(config.hidden_size)
@@ -41,12 +43,17 @@ class Blocks:
         self.gate = graph.buffer(config.intermediate_size)
         self.up = graph.buffer(config.intermediate_size)
 
-    def embed(self) -> None:
-        """x = embedding of the step's ids."""
-        self.graph.embedding(self.x, self._embedding_weight())
+    def embed(self, scale: float = 1.0) -> None:
+        """x = embedding of the step's ids, times ``scale``."""
+        self.graph.embedding(self.x, self._embedding_weight(), scale)
 
-    def attention(self, layer: int, *, qkv_bias: bool = False, qk_norm: bool = False) -> None:
-        """x += o_proj(attention(norm(x))); biases on q, k, v and norms on the heads of q and k if asked."""
+    def attention(
+        self, layer: int, *, qkv_bias: bool = False, qk_norm: bool = False, post_norm: str | None = None
+    ) -> None:
+        """x += o_proj(attention(norm(x))).
+
+        If asked, q, k and v have biases, the heads of q and k are normalised, and so is what is added to x.
+        """
         config, graph, weights = self.config, self.graph, self.weights
         prefix = f"model.layers.{layer}"
         self._norm(self.normed, f"{prefix}.input_layernorm.weight")
@@ -58,30 +65,44 @@ class Blocks:
             bias = weights.vector(f"{name}.bias", size) if qkv_bias or config.attention_bias else None
             products.append((outs[part], weights.matrix(f"{name}.weight", size, config.hidden_size), bias))
         graph.linears(products, self.normed)
+        inv_freq, rope_scale = self.local_rope if config.windows[layer] else self.rope
         for part, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
             if qk_norm:
                 weight = weights.vector(f"{prefix}.self_attn.{part}_norm.weight", config.head_dim)
                 graph.head_rms_norm(outs[part], heads, weight, config.rms_norm_eps)
-            graph.rope(outs[part], heads, config.head_dim, self.inv_freq, self.rope_scale)
+            graph.rope(outs[part], heads, config.head_dim, inv_freq, rope_scale)
         k_pages, v_pages = self.kv_pool.k[layer], self.kv_pool.v[layer]
         graph.kv_store(self.k, self.v, k_pages, v_pages)
-        scale = config.head_dim**-0.5
         graph.attention(
-            self.mixed, self.q, k_pages, v_pages, config.num_heads, scale, window=config.windows[layer]
+            self.mixed,
+            self.q,
+            k_pages,
+            v_pages,
+            config.num_heads,
+            config.attention_scale,
+            window=config.windows[layer],
         )
-        self._output(f"{prefix}.self_attn.o_proj")
+        has_bias = config.attention_bias and f"{prefix}.self_attn.o_proj.bias" in weights
+        self._add_product(
+            f"{prefix}.self_attn.o_proj", self.mixed, has_bias, post_norm and f"{prefix}.{post_norm}.weight"
+        )
 
-    def mlp(self, layer: int) -> None:
-        """x += down(silu(gate(norm(x))) * up(norm(x)))."""
+    def mlp(
+        self, layer: int, *, norm: str = "post_attention_layernorm", post_norm: str | None = None
+    ) -> None:
+        """x += down(act(gate(norm(x))) * up(norm(x))); what is added to x is normalised if asked."""
         config, graph, weights = self.config, self.graph, self.weights
         prefix = f"model.layers.{layer}"
-        self._norm(self.normed, f"{prefix}.post_attention_layernorm.weight")
+        self._norm(self.normed, f"{prefix}.{norm}.weight")
         inner, hidden = config.intermediate_size, config.hidden_size
         gate = weights.matrix(f"{prefix}.mlp.gate_proj.weight", inner, hidden)
         up = weights.matrix(f"{prefix}.mlp.up_proj.weight", inner, hidden)
         graph.linears([(self.gate, gate, None), (self.up, up, None)], self.normed)
-        graph.swiglu(self.gate, self.gate, self.up)
-        graph.linear_add(self.x, self.gate, weights.matrix(f"{prefix}.mlp.down_proj.weight", hidden, inner))
+        gated = graph.swiglu if config.activation == "silu" else graph.geglu
+        gated(self.gate, self.gate, self.up)
+        self._add_product(
+            f"{prefix}.mlp.down_proj", self.gate, False, post_norm and f"{prefix}.{post_norm}.weight"
+        )
 
     def head(self) -> Outputs:
         """Return the hidden states after the last norm and the logits of the rows that the step asks for."""
@@ -107,12 +128,16 @@ class Blocks:
         weight = self.weights.vector(name, self.config.hidden_size)
         self.graph.rms_norm(out, self.x, weight, self.config.rms_norm_eps)
 
-    def _output(self, name: str) -> None:
-        """x += o_proj(mixed)."""
+    def _add_product(self, name: str, source: Any, has_bias: bool, norm: str | None) -> None:
+        """x += norm(source W^T + bias)."""
         hidden = self.config.hidden_size
-        weight = self.weights.matrix(f"{name}.weight", hidden, self.q_size)
-        if not (self.config.attention_bias and f"{name}.bias" in self.weights):
-            self.graph.linear_add(self.x, self.mixed, weight)
+        weight = self.weights.matrix(f"{name}.weight", hidden, source.width)
+        if not has_bias and norm is None:
+            self.graph.linear_add(self.x, source, weight)
             return
-        self.graph.linear(self.normed, self.mixed, weight, self.weights.vector(f"{name}.bias", hidden))
+        bias = self.weights.vector(f"{name}.bias", hidden) if has_bias else None
+        self.graph.linear(self.normed, source, weight, bias)
+        if norm is not None:
+            norm_weight = self.weights.vector(norm, hidden)
+            self.graph.rms_norm(self.normed, self.normed, norm_weight, self.config.rms_norm_eps)
         self.graph.add(self.x, self.normed)

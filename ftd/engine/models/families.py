@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from ftd.engine.models import llama, qwen2, qwen3
+from ftd.engine.models import gemma3, llama, qwen2, qwen3
 from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.errors import Unsupported
 
 FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
+    "gemma3_text": gemma3.record,
     "llama": llama.record,
     "mistral": llama.record,
     "qwen2": qwen2.record,
