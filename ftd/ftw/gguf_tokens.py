@@ -84,9 +84,11 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
     """Return the special ids of a model; all are below ``vocab_size``."""
     texts = token_texts(metadata)
     count = min(len(texts), vocab_size)
-    bos = token_id(metadata, "bos", count)
+    bos, eos = token_id(metadata, "bos", count), token_id(metadata, "eos", count)
+    model = metadata.get("tokenizer.ggml.model")
+    if isinstance(model, str) and model == "llama" and texts[1:3] == ["<s>", "</s>"] and count > 2:
+        bos, eos = 1 if bos is None else bos, 2 if eos is None else eos  # SentencePiece's own places
     add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
-    eos = token_id(metadata, "eos", count)
     named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
     ends = _ends_by_text(texts[:count])
     return Tokens(

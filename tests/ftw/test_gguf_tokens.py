@@ -55,6 +55,13 @@ def test_nothing_is_added_without_an_id() -> None:
     assert (tokens.add_bos, tokens.add_eos) == (False, False)
 
 
+def test_sentencepiece_files_without_ids_have_them_at_their_usual_places() -> None:
+    tokens = special_tokens(metadata(["<unk>", "<s>", "</s>"], [2, 3, 3], model="llama"), 3)
+    assert (tokens.bos_id, tokens.eos_ids, tokens.add_bos) == (1, [2], True)
+    tokens = special_tokens(metadata(["<unk>", "<s>", "</s>"], [2, 3, 3]), 3)
+    assert (tokens.bos_id, tokens.eos_ids) == (None, [])
+
+
 def test_minus_one_means_no_token() -> None:
     assert special_tokens(metadata(["a"], [NORMAL], padding_token_id=0xFFFFFFFF), 1).pad_id is None
 
