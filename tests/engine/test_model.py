@@ -149,6 +149,18 @@ def test_quantised_weights(pool: Pool, implementation: str, precision: str) -> N
     assert_close(ours, oracle.logits(PROMPT), precision)
 
 
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_no_bit_depends_on_what_shares_the_step(pool: Pool, precision: str) -> None:
+    model = build(tiny.quantized(tiny.make("llama")), graph_class("cython"), pool, precision)
+    whole = run(model, [(0, PROMPT, 0)])
+    for chunk in (1, 7, 33):
+        starts = range(0, len(PROMPT), chunk)
+        parts = [run(model, [(1, PROMPT[start : start + chunk], start)]) for start in starts]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    together = run(model, [(2, PROMPT[:9], 0), (3, PROMPT, 0), (1, PROMPT[50:], 50)])
+    np.testing.assert_array_equal(together, np.concatenate([whole[:9], whole, whole[50:]]))
+
+
 def test_a_missing_or_misshapen_tensor_is_named() -> None:
     oracle = tiny.make("qwen2")
     name = "model.layers.1.self_attn.k_proj.bias"
