@@ -1,4 +1,4 @@
-"""Types of the compiled module: the API is ReferenceGraph's, which this class does not inherit at run time."""
+"""Types of the compiled module: the API is ReferenceGraph's, though nothing is inherited at run time."""
 
 from ftd.kernels.graph_ref import ReferenceGraph
 

@@ -49,6 +49,7 @@ cdef class CpuGraph:
     cdef vector[QuantizeArgs*] _quantizes
     cdef vector[MatmulArgs*] _matmuls
     cdef vector[int64_t] _matmul_ks
+    cdef int64_t _most_rows          # of any buffer
     cdef int64_t _activation_bytes
     cdef int64_t _scratch_bytes
     cdef StepMemory _step
@@ -70,6 +71,7 @@ cdef class CpuGraph:
         self._pool = pool
         self._parts = 1 if pool is None else self._pool.num_threads
         self._fast = precision == "fast"
+        self._most_rows = max(max_tokens, max_logits)
         self._memory, self._keep, self._rope_tables, self._workspaces = {}, [], {}, {}
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size
@@ -204,7 +206,6 @@ cdef class CpuGraph:
         cdef MatmulArgs* args
         cdef QuantizeArgs* quantize
         cdef bint needs_codes = False
-        cdef int64_t rows = self._limits.max_tokens if x.rows == "tokens" else self._limits.max_logits
         self._expect(x, x.width, x.rows)
         for i, (out, weight, bias) in enumerate(products):
             self._expect(x, weight.shape[1], x.rows)
@@ -227,11 +228,9 @@ cdef class CpuGraph:
         args.x = self._data(x)
         if needs_codes:
             quantize = <QuantizeArgs*>self._new(sizeof(QuantizeArgs))
-            quantize.x = args.x
-            quantize.k = x.width
-            quantize.rows = args.rows
+            quantize.x, quantize.k, quantize.rows = args.x, x.width, args.rows
             self._quantizes.push_back(quantize)
-            self._activation_bytes = max(self._activation_bytes, activation_bytes(rows, x.width))
+            self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width))
             self._record(quantize_fn(), quantize)
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
@@ -325,19 +324,13 @@ cdef class CpuGraph:
         self._expect(q, num_heads * channels, "tokens")
         self._expect(out, num_heads * channels, "tokens")
         if num_heads % groups:
-            raise ValueError(
-                f"query heads must be a multiple of key-value heads, got {num_heads} and {groups}"
-            )
+            raise ValueError(f"query heads must be a multiple of key-value heads, got {num_heads} and {groups}")
         if window < 0:
             raise ValueError(f"window must be at least 0, got {window}")
         cdef AttentionArgs* args = <AttentionArgs*>self._new(sizeof(AttentionArgs))
-        cdef void* keys
-        cdef void* values
-        fill_pages(k_pages, v_pages, &keys, &values, &args.page_type)
+        fill_pages(k_pages, v_pages, <void**>&args.k_pages, <void**>&args.v_pages, &args.page_type)
         args.q = self._data(q)
         args.out = self._data(out)
-        args.k_pages = keys
-        args.v_pages = values
         if sinks is not None:
             args.sinks = floats_of(self._vector("sinks", sinks, num_heads))
         args.heads = num_heads
@@ -370,17 +363,12 @@ cdef class CpuGraph:
         cdef void* codes = start + self._parts * self._scratch_bytes
         cdef size_t i
         for i in range(self._quantizes.size()):
-            self._quantizes[i].out = place_activations(codes, self._max_rows(self._quantizes[i].rows), self._quantizes[i].k)
+            self._quantizes[i].out = place_activations(codes, self._most_rows, self._quantizes[i].k)
         for i in range(self._matmuls.size()):
             self._matmuls[i].scratch = start
             self._matmuls[i].scratch_stride = self._scratch_bytes
-            self._matmuls[i].activations = place_activations(
-                codes, self._max_rows(self._matmuls[i].rows), self._matmul_ks[i]
-            )
+            self._matmuls[i].activations = place_activations(codes, self._most_rows, self._matmul_ks[i])
         self._finished = True
-
-    cdef int64_t _max_rows(self, int32_t rows):
-        return self._limits.max_logits if rows == ROWS_LOGITS else self._limits.max_tokens
 
     def run(self, ids, positions, kv_index, q_start, kv_len, page_table, logit_rows) -> None:
         """Run the program on one step; arguments and errors as ReferenceGraph.run."""

@@ -166,7 +166,8 @@ private:
                 if (ticket.done.fetch_add(1) + 1 == tag(run_id) + parts) busy_.notify();
             }
             const uint64_t finished = tag(run_id) + parts;
-            busy_.wait([&] { return ticket.done.load() == finished || epoch_.load() != run_id; }, spin_ns_ / 4, BUSY_YIELD_NS);
+            const auto over = [&] { return ticket.done.load() == finished || epoch_.load() != run_id; };
+            busy_.wait(over, spin_ns_ / 4, BUSY_YIELD_NS);
             if (epoch_.load() != run_id) return;
         }
     }
