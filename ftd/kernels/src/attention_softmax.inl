@@ -53,10 +53,10 @@ static void soften(float* scores, int begin, int end, float* maximum, float* tot
     *total += sum(sums);
 }
 
-// into = into and from together; from's maximum of minus infinity means that it saw no key.
+// into = into and from together; a total of 0 means that from saw no key (its largest weighs 1, NaN stays NaN).
 static void merge(float* into_maximum, float* into_total, float* into_mixed, float from_maximum, float from_total,
                   const float* from_mixed, int64_t width) {
-    if (from_maximum == -INFINITY) return;
+    if (from_total == 0.0f) return;
     const float top = *into_maximum > from_maximum ? *into_maximum : from_maximum;
     const float keep = *into_maximum == top ? 1.0f : exp1(*into_maximum - top);
     const float take = from_maximum == top ? 1.0f : exp1(from_maximum - top);
