@@ -16,6 +16,7 @@ from ftd import log
 from ftd.engine import loader, memory, model_config, plan
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.embedder import Embedder
+from ftd.engine.grammar import Grammars
 from ftd.engine.messages import (
     Embed,
     Failed,
@@ -27,6 +28,7 @@ from ftd.engine.messages import (
     TokenLogprob,
     Tokens,
     Up,
+    Vocabulary,
 )
 from ftd.engine.model import Model, workspace_needs
 from ftd.engine.models import families
@@ -36,7 +38,7 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sampler import Sampler
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
-from ftd.errors import EngineError, FtdError, InvalidRequest
+from ftd.errors import EngineError, FtdError, InvalidOption, InvalidRequest
 from ftd.ftw.format import FtwConfig
 from ftd.kernels import dispatch
 from ftd.kernels._pool import Pool
@@ -87,9 +89,10 @@ class Engine:
         self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache)
         self._arrays = StepArrays(self.plan)
         self._sampler = Sampler(self.config.vocab_size)
+        self._grammars = Grammars(self.config.vocab_size)
         self._embedder = Embedder(send)
         self._request_ids: set[int] = set()
-        self._failures: dict[int, EngineError] = {}
+        self._failures: dict[int, FtdError] = {}
         self._prefill_ns = self._decode_ns = self.graph_ns = 0
         self.load_ns = time.monotonic_ns() - started_ns
         self._ready(load.precision)
@@ -104,12 +107,17 @@ class Engine:
 
     def close(self) -> None:
         """End the worker threads."""
+        self._grammars.close()
         self.threads.close()
 
     @property
     def has_work(self) -> bool:
         """Whether ``step`` would compute something."""
         return self._scheduler.has_work
+
+    def learn(self, message: Vocabulary) -> None:
+        """Take the bytes of every id, which grammars need. Raises InvalidRequest the second time."""
+        self._grammars.learn(message)
 
     def generate(self, message: Generate) -> None:
         """Queue a request. Raises InvalidRequest or PromptTooLong, and then nothing is queued."""
@@ -124,6 +132,7 @@ class Engine:
             num_logprobs=message.num_logprobs,
             cache_salt=message.cache_salt,
             sampler_state=self._sampler.begin(message.sampling, message.num_logprobs),
+            constraint=None if message.grammar is None else self._grammars.begin(message.grammar),
             arrival_ns=time.monotonic_ns(),
         )
         self._scheduler.add(sequence)
@@ -216,9 +225,15 @@ class Engine:
         logprobs: dict[int, TokenLogprob] = {}
         logits = self.model.logits
         for row, sequence in enumerate(batch.sampled_sequences):
+            bound = sequence.constraint
             try:
-                token = self._sampler.sample(logits[row], sequence)
-            except EngineError as exc:  # logits that are not finite: the others of the batch go on
+                token = self._sampler.sample(
+                    logits[row] if bound is None else bound.apply(logits[row]), sequence
+                )
+                if bound is not None and token not in sequence.stop_ids:
+                    sequence.is_complete = bound.consume(token)
+            except (EngineError, InvalidOption) as exc:
+                # Logits that are not finite, a grammar that is none: the others of the batch go on
                 self._failures[sequence.request_id] = exc
                 self._scheduler.abort(sequence.request_id)
                 sampled.append(0)
@@ -240,6 +255,8 @@ class Engine:
                     self._request_ids.discard(ended)
                 continue
             self._request_ids.discard(sequence.request_id)
+            if sequence.constraint is not None:
+                sequence.constraint.close()
             failure = self._failures.pop(sequence.request_id, None)
             self._send(finished if failure is None else failed(failure, sequence.request_id))
 

@@ -2,7 +2,8 @@
 
     frame := length of the body (u32, little endian) · body (msgpack of one tagged struct)
 
-Down: Load, Generate, Cancel, Embed, GetStats, Unload.  Up: Ready, Progress, Tokens, Finished, Embedded, Stats, Failed.
+Down: Load, Vocabulary, Generate, Cancel, Embed, GetStats, Unload.
+Up: Ready, Progress, Tokens, Finished, Embedded, Stats, Failed.
 ``request_id`` is chosen by the daemon and unique while the engine lives. Durations are nanoseconds.
 """
 
@@ -37,8 +38,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class Load(Message, frozen=True, kw_only=True, tag="load"):
     """Load the model whose FTW config lies at ``config_path``; answered by Progress… then Ready or Failed.
 
-    blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one request,
-    ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free memory).
+    blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one
+    request, ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free
+    memory).
     """
 
     config_path: str
@@ -52,11 +54,36 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     debug_checks: bool = False
 
 
+class Vocabulary(Message, frozen=True, kw_only=True, tag="vocabulary"):
+    """The bytes of every id, for requests with a grammar; sent once, before the first of them.
+
+    A grammar's text never contains the ids of ``special_ids``; ``eos_ids`` may follow it.
+    """
+
+    tokens: list[bytes]
+    special_ids: list[int] = []
+    eos_ids: list[int] = []
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What the output must be. ``text``: a grammar as llguidance writes it (``ftd.chat.schema`` makes them).
+
+    free_until: output is free up to and including these bytes (the end of thinking), bound after them.
+    detours: id -> bytes. Output may begin with this id instead, and is free then until these bytes came; no
+    bytes: to its end.
+    """
+
+    text: str
+    free_until: bytes = b""
+    detours: dict[int, bytes] = {}
+
+
 class Generate(Message, frozen=True, kw_only=True, tag="generate"):
     """Continue ``ids``; answered by Tokens… then Finished or Failed.
 
     max_tokens <= 0 means until the window is full. A stop id ends the sequence and is not emitted.
-    ``num_logprobs``: -1 none, 0 the chosen token only, n the n best too. ``cache_salt`` separates prefix caches.
+    ``num_logprobs``: -1 none, 0 the chosen token only, n the n best too. ``cache_salt`` separates prefix
+    caches. A sequence whose ``grammar`` is complete ends with reason ``stop``.
     """
 
     request_id: int
@@ -66,6 +93,7 @@ class Generate(Message, frozen=True, kw_only=True, tag="generate"):
     sampling: SamplingParams = SamplingParams()
     num_logprobs: int = -1
     cache_salt: str = ""
+    grammar: Grammar | None = None
 
 
 class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
@@ -177,7 +205,7 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     request_id: int | None = None
 
 
-Down = Load | Generate | Cancel | Embed | GetStats | Unload
+Down = Load | Vocabulary | Generate | Cancel | Embed | GetStats | Unload
 Up = Ready | Progress | Tokens | Finished | Embedded | Stats | Failed
 
 _encoder = msgspec.msgpack.Encoder()

@@ -239,7 +239,9 @@ class Scheduler:
             self._finish(sequence, "stop")
             return False
         sequence.ids.append(token)
-        if sequence.output_len == sequence.max_tokens or sequence.num_tokens >= self.plan.context_tokens:
+        if sequence.is_complete:
+            self._finish(sequence, "stop")
+        elif sequence.output_len == sequence.max_tokens or sequence.num_tokens >= self.plan.context_tokens:
             self._finish(sequence, "length")
         return True
 

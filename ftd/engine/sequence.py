@@ -12,10 +12,13 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ftd.engine.messages import SamplingParams
 from ftd.engine.prefix_cache import Node
+
+if TYPE_CHECKING:
+    from ftd.engine.grammar import Constraint
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -35,6 +38,7 @@ class Sequence:
     ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
     max_tokens: most output tokens, <= 0 means until the window is full. stop_ids: end it, are not emitted.
     is_embedding: run the prompt only, without the prefix cache, so that every hidden state is computed.
+    constraint: what binds the output; None leaves it free. is_complete: nothing may follow the output.
 
     Kept by the scheduler: ``pages`` (page numbers, int32; the first ``num_shared_pages`` are the tree's,
     locked through ``node``), ``computed_len`` (ids whose K and V lie in pages), ``cached_len`` (ids found in
@@ -50,6 +54,8 @@ class Sequence:
     num_logprobs: int = -1
     cache_salt: str = ""
     is_embedding: bool = False
+    constraint: "Constraint | None" = None
+    is_complete: bool = False
     sampler_state: object = None
 
     arrival_ns: int = 0

@@ -15,7 +15,7 @@ import time
 from ftd import log
 from ftd.engine.channel import Channel, Disconnected
 from ftd.engine.engine import Engine, failed
-from ftd.engine.messages import Cancel, Down, Embed, Generate, GetStats, Load, Progress, Unload
+from ftd.engine.messages import Cancel, Down, Embed, Generate, GetStats, Load, Progress, Unload, Vocabulary
 from ftd.errors import EngineError, FtdError
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,8 @@ def handle(engine: Engine, channel: Channel, message: Down) -> None:
         match message:
             case Generate():
                 engine.generate(message)
+            case Vocabulary():
+                engine.learn(message)
             case Embed():
                 engine.embed(message)
             case Cancel():
