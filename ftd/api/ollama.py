@@ -15,10 +15,10 @@ from ftd.api.request import (
     Logprob,
     Message,
     ToolCall,
+    parse_format,
     parse_keep_alive,
     parse_logprobs,
     parse_think,
-    refuse_format,
     refuse_images,
 )
 from ftd.errors import InvalidRequest
@@ -28,7 +28,6 @@ def parse_generate(fields: Fields) -> CompletionRequest:
     """Return the request of a ``/api/generate`` body; raise InvalidRequest."""
     num_logprobs = parse_logprobs(fields)
     model = fields.text("model")
-    refuse_format(fields.get("format"))
     refuse_images(fields.items("images"), model)
     request = CompletionRequest(
         model=model,
@@ -36,6 +35,7 @@ def parse_generate(fields: Fields) -> CompletionRequest:
         options=fields.mapping("options"),
         keep_alive_ns=parse_keep_alive(fields),
         think=parse_think(fields.get("think")),
+        format=parse_format(fields.get("format")),
         num_logprobs=num_logprobs,
         truncate=fields.flag("truncate", True),
         shift=fields.flag("shift", True),
@@ -65,13 +65,13 @@ def parse_chat(fields: Fields) -> CompletionRequest:
     model = fields.text("model")
     if not model:
         raise InvalidRequest("model is required")
-    refuse_format(fields.get("format"))
     return CompletionRequest(
         model=model,
         stream=fields.flag("stream", True),
         options=fields.mapping("options"),
         keep_alive_ns=parse_keep_alive(fields),
         think=parse_think(fields.get("think")),
+        format=parse_format(fields.get("format")),
         num_logprobs=num_logprobs,
         truncate=fields.flag("truncate", True),
         shift=fields.flag("shift", True),

@@ -20,11 +20,12 @@ from ftd.api.request import (
     Message,
     Think,
     ToolCall,
+    parse_format,
     parse_keep_alive,
     parse_logprobs,
     parse_think,
-    refuse_format,
 )
+from ftd.chat.schema import Format
 from ftd.errors import InvalidRequest, Unsupported
 
 _EFFORTS: dict[str, Think] = {
@@ -59,6 +60,7 @@ def parse_chat(fields: Fields) -> CompletionRequest:
         options=_options(fields),
         keep_alive_ns=parse_keep_alive(fields),
         think=_think(fields),
+        format=_format(fields),
         num_logprobs=parse_logprobs(fields),
         truncate=fields.flag("truncate", False),
         shift=fields.flag("shift", True),
@@ -80,6 +82,7 @@ def parse_completion(fields: Fields) -> CompletionRequest:
         options=_options(fields),
         keep_alive_ns=parse_keep_alive(fields),
         think=_think(fields),
+        format=_format(fields),
         num_logprobs=-1 if num_logprobs is None else num_logprobs,
         truncate=fields.flag("truncate", False),
         shift=fields.flag("shift", True),
@@ -100,9 +103,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise Unsupported(f"only one choice is supported: n {fields.integer('n')}", "send the request again")
     if fields.mapping("logit_bias"):
         raise Unsupported("not supported: logit_bias", "leave logit_bias out")
-    wanted = fields.mapping("response_format").get("type", "text")
-    refuse_format(None if wanted == "text" else wanted)
-    refuse_format(fields.get("format"))
 
 
 def _options(fields: Fields) -> Mapping[str, Any]:
@@ -130,6 +130,29 @@ def _think(fields: Fields) -> Think:
     if effort not in _EFFORTS:
         raise InvalidRequest(f'invalid reasoning value: "{effort}" (must be {", ".join(_EFFORTS)})')
     return _EFFORTS[effort]
+
+
+def _format(fields: Fields) -> Format | None:
+    """Return what the answer must be: ``response_format``, or else Ollama's ``format``."""
+    wanted = Fields(fields.mapping("response_format"), "response_format.")
+    kind = wanted.text("type") or "text"
+    if kind == "json_object":
+        return "json"
+    if kind == "json_schema":
+        return json_schema(Fields(wanted.mapping("json_schema"), "response_format.json_schema."))
+    if kind != "text":
+        raise InvalidRequest(
+            f"invalid response_format type: {kind:.50} (must be text, json_object or json_schema)"
+        )
+    return parse_format(fields.get("format"))
+
+
+def json_schema(fields: Fields) -> Format:
+    """Return the schema of an object that has one in its field ``schema``."""
+    schema = fields.get("schema")
+    if not isinstance(schema, dict):
+        raise fields.wrong("schema", schema, "object")
+    return schema
 
 
 def _messages(messages: list[Fields]) -> Iterator[Message]:

@@ -3,13 +3,15 @@
 wire body ── parse ──▶ CompletionRequest ── daemon ──▶ Delta, Delta, …, Done ── frame ──▶ wire lines
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ftd import units
 from ftd.api.jsontext import Fields
-from ftd.errors import InvalidRequest, Unsupported
+from ftd.chat.schema import Format
+from ftd.errors import InvalidOption, InvalidRequest, Unsupported
 
 THINK_LEVELS = ("high", "medium", "low", "max")
 MAX_TOP_LOGPROBS = 20
@@ -24,6 +26,7 @@ class CompletionRequest:
 
     model: as the client wrote it. keep_alive_ns: None leaves what is set. template, system: None inherits.
     num_logprobs: -1 none, 0 the chosen token only, n the n best too. truncate False refuses a long prompt.
+    format: what the answer must be, ``"json"`` or a JSON schema; None leaves it free.
     """
 
     model: str
@@ -31,6 +34,7 @@ class CompletionRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_ns: int | None = None
     think: Think = None
+    format: Format | None = None
     num_logprobs: int = -1
     truncate: bool = True
     shift: bool | None = None
@@ -139,13 +143,16 @@ def parse_keep_alive(fields: Fields) -> int | None:
     return units.parse_keep_alive(fields.get("keep_alive"))
 
 
-def refuse_format(value: object) -> None:
-    """Refuse constrained output: accepting the field and ignoring it would be worse."""
-    if value not in (None, "", {}):
-        raise Unsupported(
-            "constrained output is not supported yet: format",
-            "leave format out and ask for JSON in the prompt",
-        )
+def parse_format(value: object) -> Format | None:
+    """Return the ``format`` field: absent, ``"json"`` or a JSON schema, which is looked at later."""
+    if value in (None, ""):
+        return None
+    if value == "json":
+        return "json"
+    if not isinstance(value, dict):
+        shown = json.dumps(value)[:100]
+        raise InvalidOption(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+    return value
 
 
 def refuse_images(images: Sequence[object], model: str) -> None:

@@ -11,7 +11,7 @@ its closing brace.
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,23 +20,20 @@ from ftd.errors import InvalidOption
 
 _log = logging.getLogger(__name__)
 
-Format = str | Mapping[str, Any] | None
+Format = str | Mapping[str, Any]
 
 # An object of n optional properties compiles in quadratic time: 0.6 s at this size
 MAX_SCHEMA_CHARS = 64 << 10
 MAX_GRAMMAR_SYMBOLS = 50_000
 WHITE_SPACE = r" ?|\n[ \t]{0,16}"
-_OPTIONS = {"whitespace_pattern": WHITE_SPACE, "lenient": True}
 _EXPECTED = 'expected "json" or a valid JSON Schema object'
 
 
 def grammar_of(wanted: Format) -> str:
-    """Return the grammar of a ``format``, empty when it asks for nothing; raise InvalidOption.
+    """Return the grammar of a ``format``; raise InvalidOption if it is none.
 
     Takes milliseconds, and up to a second for the largest schemas: call it in a thread.
     """
-    if wanted is None or wanted == "":
-        return ""
     if wanted == "json":
         return _compiled('{"type":"object"}')
     if not isinstance(wanted, Mapping):
@@ -67,7 +64,9 @@ def _compiled(text: str) -> str:
     ignored: list[str] = []
     _drop_patterns(schema, is_regex, ignored)
     try:
-        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
+        grammar = LLMatcher.grammar_from_json_schema(
+            schema, overrides={"whitespace_pattern": WHITE_SPACE, "lenient": True}
+        )
     except ValueError as exc:
         raise InvalidOption(f"invalid format: {_one_line(exc)}; {_EXPECTED}") from exc
     is_error, remarks = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
@@ -78,8 +77,8 @@ def _compiled(text: str) -> str:
     return grammar
 
 
-def _drop_patterns(schema: Any, is_regex: Any, ignored: list[str]) -> None:
-    """Remove the ``pattern``s that have no automaton (look-around, back references): legal, not enforceable."""
+def _drop_patterns(schema: Any, is_regex: Callable[[str], bool], ignored: list[str]) -> None:
+    """Remove patterns that are legal but have no automaton (look-around, back references)."""
     pending = [schema]
     while pending:
         part = pending.pop()

@@ -3,6 +3,7 @@
 find model ──▶ check ──▶ lease an engine ──▶ prompt ──▶ generate ──▶ Delta … Done ──▶ one line in the log
 """
 
+import asyncio
 import itertools
 import logging
 import time
@@ -15,15 +16,17 @@ from ftd.api.request import CompletionRequest, Delta, Done, Event
 from ftd.chat import options as chat_options
 from ftd.chat.callformats import call_format
 from ftd.chat.options import Options
+from ftd.chat.schema import grammar_of
 from ftd.chat.thinking import ThinkingSplitter
 from ftd.chat.toolcalls import ToolCallParser
+from ftd.daemon import constraint
 from ftd.daemon import prompt as prompts
 from ftd.daemon.answer import AnswerText
 from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.manager import Lease, ModelManager
 from ftd.daemon.prompt import Prompt
-from ftd.engine.messages import Finished, Generate, SamplingParams, Tokens
+from ftd.engine.messages import Finished, Generate, Grammar, SamplingParams, Tokens
 from ftd.errors import EngineError, Unsupported
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ class Completions:
         model = await self._catalog.get(request.model)
         request = _checked(model, request)
         options = chat_options.merge(request.options, model.info.parameters)
+        # A schema that is none is refused before anything is loaded for it
+        grammar = "" if request.format is None else await asyncio.to_thread(grammar_of, request.format)
         spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
         async with self._manager.lease(spec, request.keep_alive_ns) as lease:
             load_ns = time.perf_counter_ns() - started_ns
@@ -72,7 +77,9 @@ class Completions:
             if request.render_only:
                 yield RenderedPrompt(prompt.text)
                 return
-            run = _Run(model, request, options, prompt, lease, started_ns, load_ns)
+            if grammar and not lease.runner.has_vocabulary:
+                lease.runner.teach(constraint.vocabulary(model.tokenizer))
+            run = _Run(model, request, options, grammar, prompt, lease, started_ns, load_ns)
             async with aclosing(run.events()) as events:
                 async for event in events:
                     yield event
@@ -100,6 +107,7 @@ class _Run:
         model: Model,
         request: CompletionRequest,
         options: Options,
+        grammar: str,
         prompt: Prompt,
         lease: Lease,
         started_ns: int,
@@ -108,6 +116,7 @@ class _Run:
         self._model = model
         self._request = request
         self._options = options
+        self._grammar = grammar
         self._prompt = prompt
         self._lease = lease
         self._started_ns = started_ns
@@ -126,7 +135,10 @@ class _Run:
         template = self._prompt.template
         if template is None or not self._request.tools:
             return None
-        return ToolCallParser(call_format(template.kind, template.source), self._request.tools)
+        calls = call_format(template.kind, template.source)
+        if calls.is_bare and self._grammar:  # every answer begins as such a call does
+            return None
+        return ToolCallParser(calls, self._request.tools)
 
     def _message(self) -> Generate:
         room_tokens = self._lease.context_tokens - len(self._prompt.ids)
@@ -138,7 +150,13 @@ class _Run:
             stop_ids=sorted(self._model.tokenizer.eos_ids),
             sampling=SamplingParams(**self._options.sampling),
             num_logprobs=self._request.num_logprobs,
+            grammar=self._bound(),
         )
+
+    def _bound(self) -> Grammar | None:
+        if not self._grammar:
+            return None
+        return constraint.grammar(self._grammar, self._request, self._prompt, self._model.tokenizer)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield deltas as the engine sends tokens, then Done."""

@@ -33,6 +33,7 @@ from ftd.engine.messages import (
     Stats,
     Tokens,
     Unload,
+    Vocabulary,
 )
 from ftd.errors import EngineDied, EngineError, FtdError
 
@@ -125,6 +126,7 @@ class Runner:
         self.ready: Ready | None = None
         self.progress: Progress | None = None
         self.death: EngineError | None = None
+        self.has_vocabulary = False
         self.exited = asyncio.Event()
 
     @property
@@ -299,6 +301,12 @@ class Runner:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Tell the engine the bytes of every id; once, before the first Generate with a grammar."""
+        assert not self.has_vocabulary
+        self._send(vocabulary)
+        self.has_vocabulary = True
 
     async def generate(self, message: Generate) -> AsyncGenerator[Tokens | Finished, None]:
         """Yield the Tokens of one request and at last its Finished; closing the iterator cancels."""

@@ -194,7 +194,11 @@ class Grammars:
 
 
 class _Words:
-    """A vocabulary in the shape that ``llguidance.LLTokenizer`` takes; it never has to encode text."""
+    """A vocabulary in the shape that ``llguidance.LLTokenizer`` takes.
+
+    Called with a text, it returns ids: where a grammar leaves one text only, the library allows no other cut
+    of it. The longest match at each place is what models write in JSON.
+    """
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -203,9 +207,10 @@ class _Words:
         self.eos_token_id = vocabulary.eos_ids[0]
         self.tokens = vocabulary.tokens
         self.special_token_ids = vocabulary.special_ids
+        self.library: LLTokenizer | None = None
 
-    def __call__(self, text: object) -> list[int]:
-        return []
+    def __call__(self, text: str) -> list[int]:
+        return [] if self.library is None else self.library.greedy_tokenize(text)
 
 
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
@@ -216,11 +221,13 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
         # The library asks for an id that ends a text: one behind the last, which no logit has
         tokens, special = [*vocabulary.tokens, b"<end>"], [*vocabulary.special_ids, count]
         vocabulary = Vocabulary(tokens=tokens, special_ids=special, eos_ids=[count])
-    return llguidance.LLTokenizer(
-        _Words(vocabulary),  # type: ignore[arg-type]
+    words = _Words(vocabulary)
+    words.library = llguidance.LLTokenizer(
+        words,  # type: ignore[arg-type]
         n_vocab=len(vocabulary.tokens),
         eos_token=vocabulary.eos_ids,
     )
+    return words.library
 
 
 def _failure(matcher: LLMatcher) -> InvalidOption:

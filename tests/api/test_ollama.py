@@ -38,8 +38,9 @@ def test_nothing_to_answer_means_load():
         ({"keep_alive": "5"}, InvalidOption, 'time: missing unit in duration "5"'),
         ({"keep_alive": []}, InvalidOption, "Unsupported type"),
         ({"raw": True, "system": "s"}, InvalidRequest, "raw mode does not support"),
-        ({"format": "json"}, Unsupported, "constrained output is not supported yet"),
-        ({"format": {"type": "object"}}, Unsupported, "constrained output"),
+        ({"format": "xml"}, InvalidOption, 'invalid format: "xml"; expected "json" or a valid JSON Schema'),
+        ({"format": ["json"]}, InvalidOption, "invalid format"),
+        ({"format": True}, InvalidOption, "invalid format: true"),
         ({"images": ["aGk="]}, Unsupported, '"m" does not support images'),
         ({"context": ["a"]}, InvalidRequest, "token ids"),
         ({"prompt": 3}, InvalidRequest, "prompt"),
@@ -148,3 +149,11 @@ def test_whole_answer_joins_texts_and_ends_like_the_last_object():
 def test_what_was_cut_is_reported():
     body = ollama.ChatFrames(chat()).frame(Done(reason="stop", truncated_messages=2, truncated_tokens=70))
     assert (body["truncated_messages"], body["truncated_tokens"]) == (2, 70)
+
+
+def test_format_is_json_or_a_schema():
+    schema = {"type": "object"}
+    assert generate(format="json").format == chat(format="json").format == "json"
+    assert generate(format=schema).format == chat(format=schema).format == schema
+    assert generate(format={}).format == {}  # a schema that allows any JSON value
+    assert generate(format="").format is chat(format=None).format is None

@@ -5,7 +5,7 @@ import pytest
 from ftd.api import openai
 from ftd.api.jsontext import Fields
 from ftd.api.request import Delta, Done, Logprob, ToolCall
-from ftd.errors import InvalidRequest, Unsupported
+from ftd.errors import InvalidOption, InvalidRequest, Unsupported
 
 USER = {"role": "user", "content": "hi"}
 
@@ -71,7 +71,13 @@ def test_reasoning_effort(effort, think):
         ({"reasoning_effort": "huge"}, InvalidRequest, "invalid reasoning value"),
         ({"n": 2}, Unsupported, "only one choice"),
         ({"logit_bias": {"5": 1}}, Unsupported, "logit_bias"),
-        ({"response_format": {"type": "json_object"}}, Unsupported, "constrained output"),
+        ({"response_format": {"type": "xml"}}, InvalidRequest, "invalid response_format type: xml"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            InvalidRequest,
+            "json_schema.schema: it must be object",
+        ),
+        ({"format": "yaml"}, InvalidOption, "invalid format"),
         ({"messages": [{"role": "user", "content": 5}]}, InvalidRequest, "invalid message content type"),
         ({"messages": [{"role": "user"}]}, InvalidRequest, "invalid message content type: null"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, Unsupported, "image_url"),
@@ -186,3 +192,12 @@ def test_completion_parses_and_frames():
     ]
     with pytest.raises(InvalidRequest, match="prompt"):
         openai.parse_completion(Fields({"model": "m", "prompt": ["a"]}))
+
+
+def test_response_format_is_a_format():
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    wanted = {"name": "x", "strict": True, "schema": schema}
+    assert parse(response_format={"type": "json_schema", "json_schema": wanted}).format == schema
+    assert parse(response_format={"type": "json_object"}).format == "json"
+    assert parse(response_format={"type": "text"}).format is parse(response_format=None).format is None
+    assert parse(format=schema).format == schema  # Ollama's own field

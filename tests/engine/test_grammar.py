@@ -1,0 +1,258 @@
+"""Constrained output of a random model: whatever it prefers, its text is in the grammar, and others are not
+disturbed.
+
+The vocabulary has one id for each ASCII character and a few of several, as real ones have.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftd.chat.schema import grammar_of
+from ftd.engine.grammar import Constraint, Grammars
+from ftd.engine.messages import Grammar, Load, SamplingParams, Vocabulary
+from ftd.errors import InvalidOption, InvalidRequest
+from tests.engine import tiny
+from tests.engine.serving import Serving, write_ftw
+
+END, OPEN = 159, 158
+LONG = (b'{"', b'":', b'", "', b"}}", b"true", b"\xe6\x97", b"\xa5", b'"}', b"</think>", b"k>{", b"12", b"]}")
+TOKENS = [bytes([i]) for i in range(128)] + list(LONG)
+TOKENS += [b"<%d>" % i for i in range(len(TOKENS), 160)]
+VOCABULARY = Vocabulary(tokens=TOKENS, special_ids=list(range(128 + len(LONG), 160)), eos_ids=[END])
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "size": {"enum": ["small", "large"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    },
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+GRAMMAR = Grammar(text=grammar_of(SCHEMA))
+PROMPT = [10, 20, 30]
+HOT = SamplingParams(temperature=2.0, top_k=0, top_p=1.0, seed=1)
+
+
+def text_of(ids: list[int]) -> str:
+    """Return the text of ids."""
+    return b"".join(TOKENS[token] for token in ids).decode()
+
+
+def hot(seed: int) -> SamplingParams:
+    """Return parameters that draw almost any id."""
+    return SamplingParams(temperature=2.0, top_k=0, top_p=1.0, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    """The message that loads a random model."""
+    return write_ftw(tiny.make("llama"), tmp_path_factory.mktemp("ftw"))
+
+
+@pytest.fixture
+def serving(load: Load) -> Iterator[Serving]:
+    """An engine that has loaded it and knows its vocabulary."""
+    serving = Serving(load)
+    serving.engine.learn(VOCABULARY)
+    yield serving
+    serving.close()
+
+
+def test_random_text_is_in_the_grammar_and_ends_with_it(serving: Serving) -> None:
+    for first in range(0, 12, 4):
+        started = [
+            serving.start(PROMPT, grammar=GRAMMAR, sampling=hot(seed), stop_ids=[END], max_tokens=90)
+            for seed in range(first, first + 4)
+        ]
+        serving.run()
+        for request_id in started:
+            value = json.loads(text_of(serving.tokens(request_id)))
+            assert value["size"] in ("small", "large") and len(value["name"]) <= 8
+            assert value.keys() <= {"name", "size", "tags"} and len(value.get("tags", [])) <= 3
+            finished = serving.finished(request_id)
+            assert finished.reason == "stop"
+            assert finished.output_tokens == len(serving.tokens(request_id))
+
+
+def test_free_sequences_of_a_batch_are_not_disturbed(serving: Serving) -> None:
+    alone = serving.start(PROMPT, sampling=hot(7), max_tokens=30)
+    serving.run()
+    bound = serving.start(PROMPT, grammar=GRAMMAR, sampling=hot(1), max_tokens=60)
+    beside = serving.start(PROMPT, sampling=hot(7), max_tokens=30)
+    again = serving.start(PROMPT, grammar=GRAMMAR, sampling=hot(1), max_tokens=60)
+    serving.run()
+    assert serving.tokens(beside) == serving.tokens(alone)
+    assert serving.tokens(again) == serving.tokens(bound)
+    assert "name" in json.loads(text_of(serving.tokens(bound)))
+
+
+def test_limit_cuts_a_text_short(serving: Serving) -> None:
+    request_id = serving.start(PROMPT, grammar=GRAMMAR, max_tokens=3)
+    serving.run()
+    assert serving.finished(request_id).reason == "length"
+    assert text_of(serving.tokens(request_id)).startswith("{")
+
+
+def test_whole_text_at_the_limit_has_stopped(serving: Serving) -> None:
+    grammar = Grammar(text=grammar_of({"const": True}))
+    request_id = serving.start(PROMPT, grammar=grammar, max_tokens=1, sampling=SamplingParams(seed=3))
+    other_id = serving.start(PROMPT, grammar=grammar, max_tokens=4, stop_ids=[])
+    serving.run()
+    assert text_of(serving.tokens(other_id)) == "true"
+    assert serving.finished(other_id).reason == "stop"
+    assert serving.finished(request_id).output_tokens == 1
+
+
+def test_number_may_end_only_where_it_is_one(serving: Serving) -> None:
+    grammar = Grammar(text=grammar_of({"type": "integer", "minimum": 10, "maximum": 99}))
+    for seed in range(4):
+        request_id = serving.start(PROMPT, grammar=grammar, sampling=hot(seed), stop_ids=[END])
+        serving.run()
+        assert 10 <= int(text_of(serving.tokens(request_id))) <= 99
+
+
+def test_logprobs_are_those_of_the_model(serving: Serving) -> None:
+    free_id = serving.start(PROMPT, max_tokens=1, num_logprobs=5)
+    bound_id = serving.start(PROMPT, grammar=GRAMMAR, max_tokens=1, num_logprobs=5)
+    serving.run()
+    tokens = {m.request_id: m for m in serving.sent if hasattr(m, "logprobs")}
+    assert tokens[bound_id].logprobs[0].top == tokens[free_id].logprobs[0].top
+    assert tokens[bound_id].logprobs[0].logprob < tokens[free_id].logprobs[0].logprob
+
+
+def test_cancelled_request_leaves_the_engine_whole(serving: Serving) -> None:
+    request_id = serving.start(PROMPT, grammar=GRAMMAR)
+    serving.run(steps=3)
+    serving.engine.cancel(request_id)
+    later_id = serving.start(PROMPT, grammar=GRAMMAR, sampling=hot(5), max_tokens=90)
+    serving.run()
+    assert serving.finished(request_id).reason == "abort"
+    json.loads(text_of(serving.tokens(later_id)))
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"grammars":[{"json_schema":{"type":"thing"}}]}'])
+def test_bad_grammar_fails_its_request_alone(serving: Serving, text: str) -> None:
+    beside = serving.start(PROMPT, max_tokens=5)
+    bad = serving.start(PROMPT, grammar=Grammar(text=text))
+    serving.run()
+    assert len(serving.tokens(beside)) == 5
+    (failed,) = serving.failed()
+    assert (failed.kind, failed.request_id) == ("InvalidOption", bad)
+    assert failed.message.startswith("format cannot be enforced: ")
+
+
+def test_vocabulary_comes_first_and_once(load: Load) -> None:
+    serving = Serving(load)
+    with pytest.raises(InvalidRequest, match="vocabulary first"):
+        serving.start(PROMPT, grammar=GRAMMAR)
+    serving.engine.learn(VOCABULARY)
+    with pytest.raises(InvalidRequest, match="already"):
+        serving.engine.learn(VOCABULARY)
+    serving.close()
+
+
+@pytest.fixture
+def grammars() -> Iterator[Grammars]:
+    """Constraints without an engine."""
+    grammars = Grammars(160)
+    grammars.learn(VOCABULARY)
+    yield grammars
+    grammars.close()
+
+
+LOGITS = np.zeros(160, np.float32)
+
+
+def allowed(constraint: Constraint) -> set[int]:
+    """Return the ids that a constraint allows now."""
+    return set(np.flatnonzero(np.isfinite(constraint.apply(LOGITS))).tolist())
+
+
+def feed(constraint: Constraint, text: bytes) -> bool:
+    """Consume a text byte by byte; return whether it is complete."""
+    is_complete = False
+    for byte in text:
+        allowed(constraint)
+        is_complete = constraint.consume(byte)
+    return is_complete
+
+
+def test_mask_forbids_all_but_what_continues(grammars: Grammars) -> None:
+    constraint = grammars.begin(GRAMMAR)
+    assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"')}
+    assert LOGITS.max() == LOGITS.min() == 0
+    assert feed(constraint, b'{"name": "a", "size": "small"}')
+
+
+def test_output_is_free_until_the_tag_wherever_it_is_cut(grammars: Grammars) -> None:
+    tag = TOKENS.index(b"</think>")
+    for tokens in ([*b"so {x</think>"], [*b"so {x", tag], [*b"</thin</think>"]):
+        constraint = grammars.begin(Grammar(text=GRAMMAR.text, free_until=b"</think>"))
+        for token in tokens:
+            assert len(allowed(constraint)) == 160
+            assert not constraint.consume(token)
+        assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"')}
+
+
+def test_detour_is_taken_only_at_the_beginning(grammars: Grammars) -> None:
+    grammar = Grammar(text=GRAMMAR.text, detours={OPEN: b"</think>", 157: b""})
+    constraint = grammars.begin(grammar)
+    assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"'), OPEN, 157}
+    constraint.consume(OPEN)
+    feed(constraint, b"hm</think>")
+    assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"'), OPEN, 157}
+    feed(constraint, b"{")
+    assert OPEN not in allowed(constraint)
+    call = grammars.begin(grammar)
+    allowed(call)
+    call.consume(157)
+    assert not feed(call, b"anything </think> {} at all")
+    assert len(allowed(call)) == 160
+
+
+def test_matcher_of_an_ended_request_serves_the_next(grammars: Grammars) -> None:
+    first = grammars.begin(GRAMMAR)
+    assert feed(first, b'{"name":"a","size":"small"}')
+    first.close()
+    assert list(grammars._idle) == [GRAMMAR.text]
+    second = grammars.begin(GRAMMAR)
+    assert allowed(second) == {ord("{"), TOKENS.index(b'{"')}
+    assert not grammars._idle[GRAMMAR.text]
+    assert feed(second, b'{"name":"b","size":"large"}')
+
+
+def test_kept_matchers_are_bounded(grammars: Grammars) -> None:
+    for number in range(20):
+        constraint = grammars.begin(Grammar(text=grammar_of({"const": number})))
+        allowed(constraint)
+        constraint.close()
+    assert sum(map(len, grammars._idle.values())) == 16
+
+
+def test_vocabulary_smaller_than_the_logits_forbids_the_rest() -> None:
+    grammars = Grammars(170)
+    grammars.learn(VOCABULARY)
+    constraint = grammars.begin(Grammar(text=grammar_of("json")))
+    masked = constraint.apply(np.zeros(170, np.float32))
+    assert np.isneginf(masked[160:]).all() and masked[ord("{")] == 0
+    grammars.close()
+
+
+def test_vocabulary_without_an_end_can_end_too() -> None:
+    grammars = Grammars(160)
+    grammars.learn(Vocabulary(tokens=TOKENS))
+    constraint = grammars.begin(Grammar(text=grammar_of("json")))
+    assert feed(constraint, b"{}")
+    grammars.close()
+
+
+def test_runaway_schema_is_an_error(grammars: Grammars) -> None:
+    loop = {"$ref": "#/$defs/X", "$defs": {"X": {"$ref": "#/$defs/X"}}}
+    constraint = grammars.begin(Grammar(text=grammar_of(loop)))
+    with pytest.raises(InvalidOption, match="format cannot be enforced"):
+        constraint.apply(LOGITS)
