@@ -131,6 +131,17 @@ def test_sentencepiece_merges_by_score_and_escapes_blanks() -> None:
     assert tokenizer.decode([7, 8]) == "ab a"
 
 
+@pytest.mark.parametrize(("scores", "wanted"), [([-1, -2], [3, 2]), ([-2, -1], [0, 4])])
+def test_sentencepiece_prefers_the_better_score(scores: list[int], wanted: list[int]) -> None:
+    vocabulary = sentencepiece(
+        tokens=["x", "y", "z", "xy", "yz"],
+        token_type=np.full(5, NORMAL, np.int32),
+        scores=np.array([-9, -9, -9, *scores], np.float32),
+        add_space_prefix=False,
+    )
+    assert Tokenizer.from_str(tokenizer_json(vocabulary)).encode("xyz").ids == wanted
+
+
 def test_sentencepiece_without_a_space_prefix() -> None:
     tokenizer = Tokenizer.from_str(tokenizer_json(sentencepiece(add_space_prefix=False)))
     assert tokenizer.encode("ab a").ids == [6, 8]

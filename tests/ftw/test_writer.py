@@ -39,6 +39,17 @@ def test_golden_blob_bytes(sink: DirectorySink) -> None:
     assert written.config_blob.size == sink.path(written.config_blob.digest).stat().st_size
 
 
+def test_planes_begin_at_64_and_tensors_at_4096(sink: DirectorySink) -> None:
+    with FtwWriter(sink) as writer:
+        for name in ("v", "w"):
+            writer.add(name, "q8_0", (1, 32), [[CODES[:1]], [SCALES[:1]]])
+        written = writer.finish(DRAFT)
+    assert [[plane.offset for plane in entry.planes] for entry in written.config.tensors] == [
+        [0, 64],
+        [4096, 4160],
+    ]
+
+
 def test_the_same_model_has_the_same_digest(sink: DirectorySink) -> None:
     digests = set()
     for _ in range(2):
