@@ -2,8 +2,10 @@
 
 ollama     {"error": "…", "hint": "…"?}
 openai     {"error": {"message", "type", "param", "code"}}
+anthropic  {"type": "error", "error": {"type", "message"}, "request_id"}
 """
 
+import secrets
 from typing import Any, Literal
 
 from ftd.errors import (
@@ -21,7 +23,7 @@ from ftd.errors import (
     UploadOutOfOrder,
 )
 
-Dialect = Literal["ollama", "openai"]
+Dialect = Literal["ollama", "openai", "anthropic"]
 
 # class -> (status, code); looked up along the method resolution order, so a subclass needs no row
 ERROR_TABLE: dict[type[FtdError], tuple[int, str | None]] = {
@@ -40,6 +42,15 @@ ERROR_TABLE: dict[type[FtdError], tuple[int, str | None]] = {
 }
 RETRY_AFTER_S = 1
 _OPENAI_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 def status_of(exc: FtdError) -> int:
@@ -58,7 +69,20 @@ def render(exc: FtdError, dialect: Dialect) -> dict[str, Any]:
         return body | {"hint": exc.hint} if exc.hint else body
     status, code = _row(exc)
     message = f"{exc.message} ({exc.hint})" if exc.hint else exc.message
-    kind = _OPENAI_TYPES.get(status, "api_error")
+    if dialect == "anthropic" and isinstance(exc, PromptTooLong):
+        # Claude Code looks for these words, and makes its conversation shorter
+        message = f"prompt is too long: {message}"
+    return render_text(status, message, dialect, code)
+
+
+def render_text(status: int, message: str, dialect: Dialect, code: str | None = None) -> dict[str, Any]:
+    """Return the body for a status and a message of whatever origin."""
+    if dialect == "ollama":
+        return {"error": message}
+    if dialect == "anthropic":
+        error = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}
+        return {"type": "error", "error": error, "request_id": f"req_{secrets.token_hex(12)}"}
+    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 and not code else "api_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 

@@ -23,6 +23,7 @@ from ftd.api.request import (
     parse_format,
     parse_keep_alive,
     parse_logprobs,
+    parse_schema,
     parse_think,
 )
 from ftd.chat.schema import Format
@@ -139,20 +140,12 @@ def _format(fields: Fields) -> Format | None:
     if kind == "json_object":
         return "json"
     if kind == "json_schema":
-        return json_schema(Fields(wanted.mapping("json_schema"), "response_format.json_schema."))
+        return parse_schema(Fields(wanted.mapping("json_schema"), "response_format.json_schema."))
     if kind != "text":
         raise InvalidRequest(
             f"invalid response_format type: {kind:.50} (must be text, json_object or json_schema)"
         )
     return parse_format(fields.get("format"))
-
-
-def json_schema(fields: Fields) -> Format:
-    """Return the schema of an object that has one in its field ``schema``."""
-    schema = fields.get("schema")
-    if not isinstance(schema, dict):
-        raise fields.wrong("schema", schema, "object")
-    return schema
 
 
 def _messages(messages: list[Fields]) -> Iterator[Message]:

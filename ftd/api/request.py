@@ -26,6 +26,7 @@ class CompletionRequest:
 
     model: as the client wrote it. keep_alive_ns: None leaves what is set. template, system: None inherits.
     num_logprobs: -1 none, 0 the chosen token only, n the n best too. truncate False refuses a long prompt.
+    is_think_optional: a model that cannot think then just does not; otherwise the request is refused.
     format: what the answer must be, ``"json"`` or a JSON schema; None leaves it free.
     """
 
@@ -34,6 +35,7 @@ class CompletionRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_ns: int | None = None
     think: Think = None
+    is_think_optional: bool = False
     format: Format | None = None
     num_logprobs: int = -1
     truncate: bool = True
@@ -98,11 +100,13 @@ class Delta:
 class Done:
     """The end of an answer: why, and what it took.
 
-    reason: stop, length, load or unload. context: the ids of prompt and answer, None when not wanted.
+    reason: stop, length, load or unload. stop: the stop string that ended it, if one did.
+    context: the ids of prompt and answer, None when not wanted.
     truncated_messages, truncated_tokens: what was left out of the prompt to make it fit.
     """
 
     reason: str
+    stop: str = ""
     total_ns: int = 0
     load_ns: int = 0
     prompt_tokens: int = 0
@@ -153,6 +157,14 @@ def parse_format(value: object) -> Format | None:
         shown = json.dumps(value)[:100]
         raise InvalidOption(f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
     return value
+
+
+def parse_schema(fields: Fields) -> Format:
+    """Return the JSON schema of an object that has one in its field ``schema``."""
+    schema = fields.get("schema")
+    if not isinstance(schema, dict):
+        raise fields.wrong("schema", schema, "object")
+    return schema
 
 
 def refuse_images(images: Sequence[object], model: str) -> None:

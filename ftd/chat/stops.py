@@ -12,7 +12,7 @@ class StopMatcher:
     """Holds back the longest text that may still become a stop string (an Aho-Corasick automaton).
 
     The first stop string that is complete ends the text; of several that end together the longest counts.
-    The result does not depend on how the text was cut into pieces.
+    The result does not depend on how the text was cut into pieces. ``found`` is the string that ended it.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -29,6 +29,7 @@ class StopMatcher:
         self._state = 0
         self._held = ""
         self._stopped = False
+        self.found = ""
 
     def _insert(self, stop: str) -> None:
         state = 0
@@ -59,12 +60,12 @@ class StopMatcher:
         """Return the text to show and whether a stop string was found; after that nothing more comes."""
         if self._stopped:
             return "", True
-        held_len = len(self._held)
         for idx, char in enumerate(text):
             self._state = self._step(self._state, char)
             if length := self._match[self._state]:
                 self._stopped = True
-                shown = (self._held + text[: idx + 1])[: held_len + idx + 1 - length]
+                seen = self._held + text[: idx + 1]
+                shown, self.found = seen[:-length], seen[-length:]
                 self._held = ""
                 return shown, True
         whole = self._held + text

@@ -39,6 +39,11 @@ class AnswerText:
         self.is_stopped = False
 
     @property
+    def stop(self) -> str:
+        """The stop string that ended the answer, empty if none did."""
+        return self._stops.found if self._stops is not None else ""
+
+    @property
     def num_tokens(self) -> int:
         """Ids that are part of the answer."""
         return len(self.ids)

@@ -10,13 +10,14 @@ from aiohttp import web
 
 import ftd
 from ftd.config import Config
-from ftd.daemon import completion_routes, embedding_routes, model_routes, transfer_routes
+from ftd.daemon import anthropic_routes, completion_routes, embedding_routes, model_routes, transfer_routes
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
 from ftd.daemon.runner import WORKER_COMMAND
 from ftd.daemon.services import SERVICES, Services
 from ftd.registry.store import Store
 
 MAX_BODY_BYTES = 64 << 20
+_ROUTES = (anthropic_routes, completion_routes, embedding_routes, model_routes, transfer_routes)
 
 
 def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKER_COMMAND) -> web.Application:
@@ -32,7 +33,7 @@ def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKE
     app[SERVICES] = Services(config, store, worker_command)
     app.on_response_prepare.extend((add_origin, _add_server))
     app.cleanup_ctx.append(_run_services)
-    for module in (completion_routes, embedding_routes, model_routes, transfer_routes):
+    for module in _ROUTES:
         module.add_routes(app)
     return app
 

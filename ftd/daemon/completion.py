@@ -6,8 +6,9 @@ find model ──▶ check ──▶ lease an engine ──▶ prompt ──▶ 
 import asyncio
 import itertools
 import logging
+import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -56,8 +57,20 @@ class Completions:
         self._manager.expire(manifest.config.digest, found)
         return Done(reason="unload")
 
-    async def run(self, request: CompletionRequest) -> AsyncGenerator[Event | RenderedPrompt, None]:
-        """Yield the events of one answer; closing the generator cancels the request in the engine."""
+    async def count(self, request: CompletionRequest) -> int:
+        """Return how many tokens the prompt of a request has; nothing is loaded for it."""
+        model = await self._catalog.get(request.model)
+        options = chat_options.merge(request.options, model.info.parameters)
+        request = _checked(model, request)
+        return len((await prompts.build(self._catalog, model, request, options, sys.maxsize)).ids)
+
+    async def run(
+        self, request: CompletionRequest, begin: Callable[[int], None] = lambda prompt_tokens: None
+    ) -> AsyncGenerator[Event | RenderedPrompt, None]:
+        """Yield the events of one answer; closing the generator cancels the request in the engine.
+
+        ``begin`` is told how many tokens the prompt has, before the first event.
+        """
         started_ns = time.perf_counter_ns()
         if request.is_empty and request.keep_alive_ns == 0:
             yield await self.unload(request.model)
@@ -79,6 +92,7 @@ class Completions:
                 return
             if grammar and not lease.runner.has_vocabulary:
                 lease.runner.teach(constraint.vocabulary(model.tokenizer))
+            begin(len(prompt.ids))
             run = _Run(model, request, options, grammar, prompt, lease, started_ns, load_ns)
             async with aclosing(run.events()) as events:
                 async for event in events:
@@ -95,6 +109,8 @@ def _checked(model: Model, request: CompletionRequest) -> CompletionRequest:
     if request.think is None:
         return replace(request, think=True) if model.can("thinking") else request
     if request.think and not model.can("thinking"):
+        if request.is_think_optional:
+            return replace(request, think=None)
         raise Unsupported(f'"{request.model}" does not support thinking', "leave think out")
     return request
 
@@ -206,6 +222,7 @@ class _Run:
         is_raw = self._request.is_chat or self._request.raw
         return Done(
             reason=reason,
+            stop=self._text.stop,
             total_ns=time.perf_counter_ns() - self._started_ns,
             load_ns=self._load_ns,
             prompt_tokens=finished.prompt_tokens,

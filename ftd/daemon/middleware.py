@@ -44,12 +44,19 @@ _ALLOWED_HEADERS = ",".join(
 
 def dialect_of(request: web.Request) -> Dialect:
     """Return whose error bodies the caller understands."""
+    if request.path.startswith("/v1/messages") or is_anthropic(request):
+        return "anthropic"
     return "openai" if request.path.startswith("/v1/") else "ollama"
+
+
+def is_anthropic(request: web.Request) -> bool:
+    """Say whether Anthropic's client asks for models, whose path is OpenAI's too."""
+    return request.path.startswith("/v1/models") and "anthropic-version" in request.headers
 
 
 def error_response(exc: FtdError, dialect: Dialect) -> web.Response:
     """Return the answer that tells of an error, as long as no other has begun."""
-    body = jsontext.encode(errors.render(exc, dialect)) + (b"\n" if dialect == "openai" else b"")
+    body = jsontext.encode(errors.render(exc, dialect)) + (b"" if dialect == "ollama" else b"\n")
     response = web.Response(
         status=errors.status_of(exc),
         body=body,
@@ -153,10 +160,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return web.Response(status=405, text="405 method not allowed", headers=headers)
     except web.HTTPException as exc:
         text = (exc.text or exc.reason).lower()
-        body = jsontext.encode({"error": text})
-        if dialect_of(request) == "openai":
-            error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
-            body = jsontext.encode({"error": error})
+        body = jsontext.encode(errors.render_text(exc.status, text, dialect_of(request)))
         return web.Response(status=exc.status, body=body, content_type="application/json")
     except Exception as exc:  # a bug of ours: the caller gets a clean answer, the log the traceback
         logger.exception("request failed path=%s", request.path)

@@ -1,6 +1,7 @@
 """Routes about models as things: list, running, show, copy, delete; and the daemon's own state."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from ftd.api.jsontext import Fields
 from ftd.daemon import modelinfo
 from ftd.daemon.catalog import parse_model_name
 from ftd.daemon.manager import LoadedModel
+from ftd.daemon.middleware import is_anthropic
 from ftd.daemon.responses import object_response, plain_object_response, read_body
 from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services
 from ftd.daemon.show import describe
@@ -174,8 +176,10 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def openai_models(request: web.Request) -> web.Response:
-    """All stored models in OpenAI's form."""
+    """All stored models in OpenAI's form, or in Anthropic's for its client."""
     stored = await asyncio.to_thread(request.app[SERVICES].store.list)
+    if is_anthropic(request):
+        return plain_object_response(_anthropic_list(stored), newline=True)
     rows = [_openai_row(model.name.display, model) for model in stored]
     return plain_object_response({"object": "list", "data": rows}, newline=True)
 
@@ -186,7 +190,8 @@ async def openai_model(request: web.Request) -> web.Response:
     found, _ = await request.app[SERVICES].catalog.find(text)
     for model in await asyncio.to_thread(request.app[SERVICES].store.list):
         if model.name == found:
-            return plain_object_response(_openai_row(text, model), newline=True)
+            row = _anthropic_row(text, model) if is_anthropic(request) else _openai_row(text, model)
+            return plain_object_response(row, newline=True)
     raise ModelNotFound(f"model '{text}' not found")
 
 
@@ -197,3 +202,14 @@ def _openai_row(model_id: str, model: StoredModel) -> dict[str, Any]:
         "created": int(model.modified.timestamp()),
         "owned_by": model.name.namespace,
     }
+
+
+def _anthropic_list(stored: Sequence[StoredModel]) -> dict[str, Any]:
+    rows = [_anthropic_row(model.name.display, model) for model in stored]
+    first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
+    return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
+
+
+def _anthropic_row(model_id: str, model: StoredModel) -> dict[str, Any]:
+    created = model.modified.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": "model", "id": model_id, "display_name": model_id, "created_at": created}

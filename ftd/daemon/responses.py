@@ -5,9 +5,9 @@ objects is ever written: no blank line, no comment.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -17,6 +17,8 @@ from ftd.api.jsontext import Fields
 from ftd.errors import EngineError, FtdError, InvalidRequest
 
 logger = logging.getLogger(__name__)
+
+_Value = TypeVar("_Value")
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -54,17 +56,30 @@ def event(value: object) -> bytes:
     return b"data: " + jsontext.encode(value) + b"\n\n"
 
 
+def named_event(value: Mapping[str, Any]) -> bytes:
+    """Return one server-sent event whose name is the value's ``type``."""
+    name = str(value["type"]).encode("ascii")
+    return b"event: " + name + b"\n" + event(value)
+
+
 async def stream(
     request: web.Request,
     chunks: AsyncIterator[bytes],
     content_type: str,
-    dialect: Dialect,
+    dialect: Dialect | Callable[[FtdError], bytes],
 ) -> web.StreamResponse:
-    """Send chunks as they come. What fails before the first one is raised; later it is the last chunk."""
+    """Send chunks as they come. What fails before the first one is raised; later it is the last chunk.
+
+    ``dialect`` frames a failure, or names whose errors ``content_type`` carries.
+    """
     first = await anext(chunks, b"")
     response = web.StreamResponse(headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
     await response.prepare(request)
     frame: Callable[[object], bytes] = event if content_type == SSE else line
+
+    def failure(exc: FtdError) -> bytes:
+        return dialect(exc) if callable(dialect) else frame(errors.render(exc, dialect))
+
     try:
         await response.write(first)
         async for chunk in chunks:
@@ -75,11 +90,10 @@ async def stream(
     except FtdError as exc:
         level = logging.ERROR if isinstance(exc, EngineError) else logging.WARNING
         logger.log(level, "stream failed path=%s error=%s", request.path, exc)
-        await response.write(frame(errors.render(exc, dialect)))
+        await response.write(failure(exc))
     except Exception as exc:  # a bug of ours, after the answer began: the stream must still end as one
         logger.exception("stream failed path=%s", request.path)
-        internal = FtdError(f"internal error: {type(exc).__name__}: {exc}")
-        await response.write(frame(errors.render(internal, dialect)))
+        await response.write(failure(FtdError(f"internal error: {type(exc).__name__}: {exc}")))
     await response.write_eof()
     return response
 
@@ -102,6 +116,6 @@ async def status_response(
         return await stream(request, chunks, NDJSON, "ollama")
 
 
-def joined(values: Iterable[object], frame: Callable[[object], bytes]) -> bytes:
+def joined(values: Iterable[_Value], frame: Callable[[_Value], bytes]) -> bytes:
     """Return several objects framed one after the other."""
     return b"".join(map(frame, values))

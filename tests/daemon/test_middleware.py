@@ -144,4 +144,4 @@ async def test_unknown_path_and_wrong_verb(daemon):
     assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
     assert await wrong.text() == "405 method not allowed"
     assert (await daemon.get("/api/show")).status == 405
-    assert (await daemon.post("/v1/messages/count_tokens", {})).status == 404
+    assert (await daemon.post("/v1/images/generations", {})).status == 404

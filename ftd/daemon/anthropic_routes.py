@@ -1,0 +1,47 @@
+"""Anthropic's routes: ``/v1/messages`` and the count of its tokens."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from aiohttp import web
+
+from ftd.api import anthropic, errors, ollama
+from ftd.api.anthropic_frames import MessageFrames
+from ftd.api.request import Event
+from ftd.daemon.completion import RenderedPrompt
+from ftd.daemon.responses import SSE, joined, named_event, plain_object_response, read_body, stream
+from ftd.daemon.services import SERVICES
+
+
+def add_routes(app: web.Application) -> None:
+    """Register the routes of this module."""
+    app.router.add_post("/v1/messages", messages)
+    app.router.add_post("/v1/messages/count_tokens", count_tokens)
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation in Anthropic's form."""
+    wanted = anthropic.parse_messages(await read_body(request))
+    frames = MessageFrames(wanted)
+    completions = request.app[SERVICES].completions
+    async with aclosing(completions.run(wanted, frames.begin)) as events:
+        if not wanted.stream:
+            collected: list[Event] = []
+            async for event in events:
+                assert not isinstance(event, RenderedPrompt)
+                collected.append(event)
+            return plain_object_response(frames.whole(*ollama.collect(collected)), newline=True)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            async for event in events:
+                assert not isinstance(event, RenderedPrompt)
+                yield joined(frames.events(event), named_event)
+
+        return await stream(request, chunks(), SSE, lambda exc: named_event(errors.render(exc, "anthropic")))
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """Count the tokens of the prompt that ``/v1/messages`` would make of the same body."""
+    wanted = anthropic.parse_messages(await read_body(request), is_count=True)
+    count = await request.app[SERVICES].completions.count(wanted)
+    return plain_object_response({"input_tokens": count}, newline=True)
