@@ -126,9 +126,14 @@ def _options(fields: Fields) -> Mapping[str, Any]:
 
 def _think(fields: Fields) -> Think:
     effort = fields.get("reasoning_effort") or fields.mapping("reasoning").get("effort")
+    return parse_think(fields.get("think")) if effort is None else parse_effort(effort)
+
+
+def parse_effort(effort: object) -> Think:
+    """Return the thinking that OpenAI's word for an effort asks for; None asks for nothing."""
     if effort is None:
-        return parse_think(fields.get("think"))
-    if effort not in _EFFORTS:
+        return None
+    if not isinstance(effort, str) or effort not in _EFFORTS:
         raise InvalidRequest(f'invalid reasoning value: "{effort}" (must be {", ".join(_EFFORTS)})')
     return _EFFORTS[effort]
 

@@ -10,14 +10,28 @@ from aiohttp import web
 
 import ftd
 from ftd.config import Config
-from ftd.daemon import anthropic_routes, completion_routes, embedding_routes, model_routes, transfer_routes
+from ftd.daemon import (
+    anthropic_routes,
+    completion_routes,
+    embedding_routes,
+    model_routes,
+    openai_responses_routes,
+    transfer_routes,
+)
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
 from ftd.daemon.runner import WORKER_COMMAND
 from ftd.daemon.services import SERVICES, Services
 from ftd.registry.store import Store
 
 MAX_BODY_BYTES = 64 << 20
-_ROUTES = (anthropic_routes, completion_routes, embedding_routes, model_routes, transfer_routes)
+_ROUTES = (
+    anthropic_routes,
+    completion_routes,
+    embedding_routes,
+    model_routes,
+    openai_responses_routes,
+    transfer_routes,
+)
 
 
 def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKER_COMMAND) -> web.Application:
