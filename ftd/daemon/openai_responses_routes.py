@@ -1,0 +1,40 @@
+"""OpenAI's ``/v1/responses``."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from aiohttp import web
+
+from ftd.api import ollama
+from ftd.api.openai_responses import parse_response
+from ftd.api.openai_responses_frames import ResponseFrames
+from ftd.api.request import Event
+from ftd.daemon.completion import RenderedPrompt
+from ftd.daemon.responses import SSE, joined, named_event, plain_object_response, read_body, stream
+from ftd.daemon.services import SERVICES
+
+
+def add_routes(app: web.Application) -> None:
+    """Register the route of this module."""
+    app.router.add_post("/v1/responses", respond)
+
+
+async def respond(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation made of items."""
+    fields = await read_body(request, "EOF")
+    wanted = parse_response(fields)
+    frames = ResponseFrames(wanted, fields)
+    async with aclosing(request.app[SERVICES].completions.run(wanted)) as events:
+        if not wanted.stream:
+            collected: list[Event] = []
+            async for event in events:
+                assert not isinstance(event, RenderedPrompt)
+                collected.append(event)
+            return plain_object_response(frames.whole(*ollama.collect(collected)), newline=True)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            async for event in events:
+                assert not isinstance(event, RenderedPrompt)
+                yield joined(frames.events(event), named_event)
+
+        return await stream(request, chunks(), SSE, lambda exc: joined(frames.failed(exc), named_event))
