@@ -24,6 +24,7 @@ high: q5 formats keep bit 4 of value i of a block in bit i of a little-endian u3
 values j, j+8, j+16, j+24 of a 32-block in bits 0-1, 2-3, 4-5, 6-7 of its byte j.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,3 +130,53 @@ class QuantMatrix:
     def num_bytes(self) -> int:
         """Bytes of all planes: what one matrix-vector product reads."""
         return FORMATS[self.format].num_bytes(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class BankMatrix:
+    """One weight of all experts of a layer: ``[N, K]`` in every record, its planes at the same offsets.
+
+    records  [E, S] u8    record e holds every weight of expert e; whoever made it owns the memory
+    offsets  bytes        of each plane of the format, from the start of a record
+    """
+
+    records: NDArray[np.uint8]
+    format: str
+    shape: tuple[int, int]
+    offsets: tuple[int, ...]
+
+    def expert(self, index: int) -> QuantMatrix:
+        """Return the weight of expert ``index`` as views into its record; InvalidFtw if it does not fit."""
+        spec = FORMATS.get(self.format)
+        if spec is None or len(spec.planes) != len(self.offsets):
+            raise InvalidFtw(f"{self.format!r} has no {len(self.offsets)} planes")
+        record = self.records[index]
+        planes = []
+        for plane, offset in zip(spec.planes, self.offsets, strict=True):
+            rows, items = spec.plane_shape(plane, self.shape)
+            end = offset + rows * items * np.dtype(plane.dtype).itemsize
+            if not 0 <= offset <= end <= record.size:
+                raise InvalidFtw(f"{plane.name} ends behind its record: {end} > {record.size}")
+            planes.append(record[offset:end].view(plane.dtype).reshape(rows, items))
+        return QuantMatrix(self.format, self.shape, tuple(planes))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBank:
+    """The weights of all experts of one layer, records of S bytes that all have the same layout.
+
+    matrices, by role (D hidden size, F inner size of an expert):
+
+        gate_up [2F, D]  rows 0..F-1 are gate's, the others up's;   or   gate [F, D] and up [F, D]
+        down    [D, F]
+        gate_up_bias [1, 2F] or gate_bias [1, F] and up_bias [1, F], and down_bias [1, D]: f32, where there are
+    """
+
+    layer: int
+    records: NDArray[np.uint8]
+    matrices: Mapping[str, BankMatrix]
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of the layer."""
+        return int(self.records.shape[0])
