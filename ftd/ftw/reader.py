@@ -1,8 +1,9 @@
 """Read FTW: the config, then whole blobs into memory by parallel direct I/O, then tensors as views.
 
-Blobs land in anonymous memory (page-aligned, huge pages where the kernel gives them), never to be copied
-again. Where the file system refuses O_DIRECT the same code reads through the page cache and says so in the
-log.
+Expert blobs share one run of memory in the order of their records, so that every bank is contiguous however
+the files were cut. Memory is anonymous (page-aligned, huge pages where the kernel gives them) and never
+copied again. Where the file system refuses O_DIRECT the same code reads through the page cache and says so in
+the log.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +71,10 @@ def load_blobs(
     validate(config, sizes)
     counter = _Counter(progress, sum(sizes.values()))
     started = time.monotonic()
-    arrays = []
+    arrays = _places(config)
     with ThreadPoolExecutor(num_threads, "ftw-read") as threads:
-        for blob in config.blobs:
-            array = _allocate(blob.size)
+        for blob, array in zip(config.blobs, arrays, strict=True):
             _read_blob(blob, Path(blob_paths[blob.digest]), array.data, threads, counter)
-            arrays.append(array)
         if verify:
             for blob, array in zip(config.blobs, arrays, strict=True):
                 _verify(blob, array.data, threads)
@@ -107,6 +107,55 @@ def matrix(entry: TensorEntry, data: NDArray[np.uint8]) -> QuantMatrix:
     return QuantMatrix(entry.format, entry.shape, tuple(planes))
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertBank:
+    """The records of all experts of one layer, in one run of memory.
+
+    records  [E, S] u8; plane p of the tensor ``role`` of expert e begins at byte
+             ``e * S + layout[role].planes[p].offset`` of it
+    layout   role (gate, up, down, gate_bias …) -> format, shape and plane offsets, the same for every expert
+    """
+
+    layer: int
+    records: NDArray[np.uint8]
+    layout: Mapping[str, TensorEntry]
+
+    @property
+    def num_experts(self) -> int:
+        """E, how many experts the layer has."""
+        return len(self.records)
+
+    @property
+    def record_bytes(self) -> int:
+        """S, the distance between the records of two neighbours."""
+        return len(self.records[0])
+
+    def matrix(self, role: str, expert: int) -> QuantMatrix:
+        """Return one tensor of one expert as views into its record."""
+        return matrix(self.layout[role], self.records[expert])
+
+
+def expert_banks(config: FtwConfig, blobs: Sequence[NDArray[np.uint8]]) -> dict[int, ExpertBank]:
+    """Return the bank of every layer with experts, by layer, as views into what ``load_blobs`` returned."""
+    experts = config.experts
+    if experts is None:
+        return {}
+    parts = [blobs[index] for index in experts.blobs]
+    addresses = [part.__array_interface__["data"][0] for part in parts]
+    for part, address, following in zip(parts, addresses, addresses[1:], strict=False):
+        assert address + part.nbytes == following, "expert blobs do not follow each other in memory"
+    shape = (len(experts.layers), experts.num_experts, experts.record_bytes)
+    assert sum(part.nbytes for part in parts) == shape[0] * shape[1] * shape[2]
+    strides = (shape[1] * shape[2], shape[2], 1)
+    records = np.lib.stride_tricks.as_strided(parts[0], shape, strides, writeable=False)
+    return {
+        row.layer: ExpertBank(
+            row.layer, records[index], {entry.name: entry for entry in experts.layouts[row.layout]}
+        )
+        for index, row in enumerate(experts.layers)
+    }
+
+
 class _Counter:
     """Adds up bytes over threads and reports them one call at a time, never falling."""
 
@@ -130,6 +179,20 @@ def _size(path: Path, name: str) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise DamagedBlob(f"not a regular file: {name}")
     return status.st_size
+
+
+def _places(config: FtwConfig) -> list[NDArray[np.uint8]]:
+    """Return memory for every blob; that of the expert blobs is one run."""
+    arrays = {}
+    if config.experts is not None:
+        order = config.experts.blobs
+        area, start = _allocate(sum(config.blobs[index].size for index in order)), 0
+        for index in order:
+            arrays[index] = area[start : start + config.blobs[index].size]
+            start += config.blobs[index].size
+    return [
+        arrays[index] if index in arrays else _allocate(blob.size) for index, blob in enumerate(config.blobs)
+    ]
 
 
 def _allocate(num_bytes: int) -> NDArray[np.uint8]:

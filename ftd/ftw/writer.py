@@ -1,11 +1,13 @@
-"""Write a model as FTW: tensors stream into one dense blob, then the config that describes it.
+"""Write a model as FTW: tensors stream into one dense blob, expert records into blobs of their own, and the
+config describes them.
 
-Memory stays bounded by the slabs that the caller hands in: nothing is kept but offsets and hashes. Only
-``finish`` makes blobs visible; leaving the ``with`` block early leaves nothing behind.
+Memory stays bounded by the slabs that the caller hands in and by one expert record: nothing else is kept but
+offsets and hashes. Only ``finish`` makes blobs visible; leaving the ``with`` block early leaves nothing
+behind.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,9 +22,12 @@ from ftd.ftw.format import (
     CHUNK_BYTES,
     CONFIG_MEDIA_TYPE,
     DENSE_MEDIA_TYPE,
+    EXPERTS_MEDIA_TYPE,
     PLANE_ALIGNMENT_BYTES,
     TENSOR_ALIGNMENT_BYTES,
     BlobEntry,
+    ExpertLayer,
+    Experts,
     FtwConfig,
     PlaneEntry,
     TensorEntry,
@@ -33,8 +38,13 @@ from ftd.ftw.format import (
 from ftd.ftw.sink import BlobSink
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
+EXPERT_BLOB_BYTES = 2 << 30  # few files, and none too large to fetch again
 _ZEROS = bytes(TENSOR_ALIGNMENT_BYTES)
 _PARALLEL_BYTES = 1 << 20  # from here on chunk hashes beside the sink's own hash are worth a thread switch
+
+
+# One tensor of every expert of a layer: its role (gate, up, down, gate_bias …), format and shape [N, K]
+ExpertTensor = tuple[str, str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +95,138 @@ class ChunkHasher:
         self._hash, self._filled = hashlib.sha256(), 0
 
 
-class FtwWriter:
-    """Streams tensors into one dense blob of ``sink``. One thread; leaving its context aborts."""
+class _BlobStream:
+    """One blob while it is written: its size so far, the hashes of its chunks, and padding."""
 
-    def __init__(self, sink: BlobSink, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, sink: BlobSink, media_type: str, chunk_bytes: int, hasher: ThreadPoolExecutor) -> None:
+        self._blob = sink.new()
+        self._media_type = media_type
+        self._chunk_bytes = chunk_bytes
+        self._chunks = ChunkHasher(chunk_bytes)
+        self._hasher = hasher
+        self.position = 0
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes."""
+        if len(data) < _PARALLEL_BYTES:
+            self._chunks.update(data)
+            self._blob.write(data)
+        else:
+            hashed = self._hasher.submit(self._chunks.update, data)
+            self._blob.write(data)
+            hashed.result()
+        self.position += len(data)
+
+    def pad(self, alignment: int) -> None:
+        """Append zeros up to a multiple of ``alignment``."""
+        missing = align(self.position, alignment) - self.position
+        if missing:
+            self.write(memoryview(_ZEROS)[:missing])
+
+    def entry(self, index: int) -> BlobEntry:
+        """Return the entry of the finished blob, with ``index`` in place of its digest."""
+        return BlobEntry(
+            digest=f"sha256:{index:064x}",
+            size=self.position,
+            media_type=self._media_type,
+            chunk_bytes=self._chunk_bytes,
+            chunks=self._chunks.finish(),
+        )
+
+    def commit(self, entry: BlobEntry) -> BlobEntry:
+        """Make the blob visible and return its entry with its digest."""
+        return msgspec.structs.replace(entry, digest=self._blob.commit()[0])
+
+    def abort(self) -> None:
+        """Drop the blob unless it was committed."""
+        self._blob.abort()
+
+
+class _Records:
+    """The expert records of a model on their way into blobs; holds one record."""
+
+    def __init__(
+        self,
+        num_experts: int,
+        layers: Sequence[int],
+        shapes: Sequence[Sequence[ExpertTensor]],
+        blob_bytes: int,
+    ) -> None:
+        layouts: list[list[TensorEntry]] = []
+        rows, record_bytes = [], TENSOR_ALIGNMENT_BYTES
+        for layer, tensors in zip(layers, shapes, strict=True):
+            layout, num_bytes = _layout(tensors)
+            if layout not in layouts:
+                layouts.append(layout)
+            rows.append(ExpertLayer(layer=layer, layout=layouts.index(layout)))
+            record_bytes = max(record_bytes, num_bytes)
+        per_blob = max(blob_bytes // record_bytes, 1)
+        self.draft = Experts(
+            num_experts=num_experts,
+            record_bytes=record_bytes,
+            records_per_blob=per_blob,
+            blobs=list(range(1, 1 - (-len(rows) * num_experts // per_blob))),
+            layers=rows,
+            layouts=layouts,
+        )
+        self.count = 0
+        self._record = np.zeros(record_bytes, np.uint8)
+
+    @property
+    def missing(self) -> int:
+        """How many records are still to come."""
+        return len(self.draft.layers) * self.draft.num_experts - self.count
+
+    def next(self, matrices: Mapping[str, QuantMatrix]) -> memoryview:
+        """Return the bytes of the next record, valid until the next call."""
+        row, expert = divmod(self.count, self.draft.num_experts)
+        if expert == 0:
+            self._record[:] = 0  # another layout leaves other gaps
+        layout = self.draft.layouts[self.draft.layers[row].layout]
+        if matrices.keys() != {entry.name for entry in layout}:
+            raise InvalidFtw(f"record {self.count} has other tensors than its layout: {' '.join(matrices)}")
+        for entry in layout:
+            matrix = matrices[entry.name]
+            if (matrix.format, matrix.shape) != (entry.format, entry.shape):
+                raise InvalidFtw(
+                    f"{entry.name} of record {self.count} is {matrix.format} {list(matrix.shape)} "
+                    f"instead of {entry.format} {list(entry.shape)}"
+                )
+            for place, plane in zip(entry.planes, matrix.planes, strict=True):
+                data = np.ascontiguousarray(plane).reshape(-1).view(np.uint8)
+                self._record[place.offset : place.offset + len(data)] = data
+        self.count += 1
+        return self._record.data
+
+
+def _layout(tensors: Sequence[ExpertTensor]) -> tuple[list[TensorEntry], int]:
+    """Place the tensors of one expert; return their entries and the bytes of a record."""
+    layout, position = [], 0
+    for role, format, shape in tensors:
+        planes, alignment = [], TENSOR_ALIGNMENT_BYTES
+        spec = FORMATS[format]
+        for plane, num_bytes in zip(spec.planes, plane_bytes(spec, shape), strict=True):
+            position = align(position, alignment)
+            planes.append(PlaneEntry(name=plane.name, offset=position))
+            position += num_bytes
+            alignment = PLANE_ALIGNMENT_BYTES
+        layout.append(TensorEntry(name=role, format=format, shape=shape, planes=planes))
+    return layout, align(position, TENSOR_ALIGNMENT_BYTES)
+
+
+class FtwWriter:
+    """Streams tensors into one dense blob of ``sink`` and experts into others. One thread; leaving aborts."""
+
+    def __init__(
+        self, sink: BlobSink, chunk_bytes: int = CHUNK_BYTES, expert_blob_bytes: int = EXPERT_BLOB_BYTES
+    ) -> None:
         self._sink = sink
         self._chunk_bytes = chunk_bytes
-        self._blob = sink.new()
-        self._chunks = ChunkHasher(chunk_bytes)
+        self._expert_blob_bytes = expert_blob_bytes
         self._hasher = ThreadPoolExecutor(1, "ftw-hash")
-        self._position = 0
+        self._dense = _BlobStream(sink, DENSE_MEDIA_TYPE, chunk_bytes, self._hasher)
+        self._streams = [self._dense]
+        self._records: _Records | None = None
         self._tensors: list[TensorEntry] = []
 
     def add(
@@ -110,13 +242,13 @@ class FtwWriter:
         alignment = TENSOR_ALIGNMENT_BYTES
         sizes = plane_bytes(spec, shape)
         for plane, slabs, num_bytes in zip(spec.planes, planes, sizes, strict=True):
-            self._pad(alignment)
-            start = self._position
+            self._dense.pad(alignment)
+            start = self._dense.position
             for slab in slabs:
-                self._write(np.ascontiguousarray(slab).reshape(-1).view(np.uint8).data)
-            if self._position - start != num_bytes:
+                self._dense.write(np.ascontiguousarray(slab).reshape(-1).view(np.uint8).data)
+            if self._dense.position - start != num_bytes:
                 raise InvalidFtw(
-                    f"{name}.{plane.name} of {format} {list(shape)} has {self._position - start} bytes "
+                    f"{name}.{plane.name} of {format} {list(shape)} has {self._dense.position - start} bytes "
                     f"instead of {num_bytes}"
                 )
             entries.append(PlaneEntry(name=plane.name, offset=start))
@@ -127,50 +259,47 @@ class FtwWriter:
         """Append a tensor that is in memory."""
         self.add(name, matrix.format, matrix.shape, [[plane] for plane in matrix.planes])
 
+    def begin_experts(
+        self, num_experts: int, layers: Sequence[int], tensors: Sequence[Sequence[ExpertTensor]]
+    ) -> None:
+        """Say what the records hold, once: ``tensors[i]`` are those of each expert of layer ``layers[i]``."""
+        assert self._records is None
+        self._records = _Records(num_experts, layers, tensors, self._expert_blob_bytes)
+
+    def add_expert(self, matrices: Mapping[str, QuantMatrix]) -> None:
+        """Append the next record: all experts of the first layer, then those of the next."""
+        assert self._records is not None and self._records.missing
+        if self._records.count % self._records.draft.records_per_blob == 0:
+            stream = _BlobStream(self._sink, EXPERTS_MEDIA_TYPE, self._chunk_bytes, self._hasher)
+            self._streams.append(stream)
+        self._streams[-1].write(self._records.next(matrices))
+
     def finish(self, draft: FtwConfig) -> WrittenModel:
-        """Commit the dense blob and the config: ``draft`` with the tensors and blobs that were written."""
+        """Commit all blobs and the config: ``draft`` with the tensors and blobs that were written."""
         if not self._tensors:
             raise InvalidFtw("a model without tensors cannot be written")
-        self._pad(TENSOR_ALIGNMENT_BYTES)
-        chunks = self._chunks.finish()
-        entry = BlobEntry(
-            digest=f"sha256:{'0' * 64}",
-            size=self._position,
-            media_type=DENSE_MEDIA_TYPE,
-            chunk_bytes=self._chunk_bytes,
-            chunks=chunks,
-        )
-        # Everything but the digest is checked before the first blob becomes visible.
-        config = msgspec.structs.replace(draft, tensors=self._tensors, blobs=[entry])
+        if self._records is not None and self._records.missing:
+            raise InvalidFtw(f"{self._records.missing} expert records are missing")
+        self._dense.pad(TENSOR_ALIGNMENT_BYTES)
+        entries = [stream.entry(index) for index, stream in enumerate(self._streams)]
+        experts = None if self._records is None else self._records.draft
+        # Everything but the digests is checked before the first blob becomes visible.
+        config = msgspec.structs.replace(draft, tensors=self._tensors, blobs=entries, experts=experts)
         encode_config(config)
-        digest, size = self._blob.commit()
-        config = msgspec.structs.replace(config, blobs=[msgspec.structs.replace(entry, digest=digest)])
+        entries = [stream.commit(entry) for stream, entry in zip(self._streams, entries, strict=True)]
+        config = msgspec.structs.replace(config, blobs=entries)
         with self._sink.new() as blob:
             blob.write(encode_config(config))
             config_blob = BlobDescriptor(CONFIG_MEDIA_TYPE, *blob.commit())
-        return WrittenModel(config, config_blob, (BlobDescriptor(DENSE_MEDIA_TYPE, digest, size),))
-
-    def _pad(self, alignment: int) -> None:
-        missing = align(self._position, alignment) - self._position
-        if missing:
-            self._write(memoryview(_ZEROS)[:missing])
-
-    def _write(self, data: memoryview) -> None:
-        if len(data) < _PARALLEL_BYTES:
-            self._chunks.update(data)
-            self._blob.write(data)
-        else:
-            hashed = self._hasher.submit(self._chunks.update, data)
-            self._blob.write(data)
-            hashed.result()
-        self._position += len(data)
+        weights = tuple(BlobDescriptor(entry.media_type, entry.digest, entry.size) for entry in entries)
+        return WrittenModel(config, config_blob, weights)
 
     def __enter__(self) -> Self:
-        self._blob.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hasher.shutdown()
-        self._blob.__exit__(kind, error, trace)
+        for stream in self._streams:
+            stream.abort()

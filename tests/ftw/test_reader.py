@@ -190,3 +190,35 @@ def test_a_config_that_is_too_large_is_not_read(sink: DirectorySink) -> None:
     os.truncate(path, (64 << 20) + 1)
     with pytest.raises(InvalidFtw, match="larger than"):
         reader.read_config(path)
+
+
+@pytest.mark.parametrize("records_per_blob", [1, 2, 5, 6])
+def test_banks_hold_every_expert_whatever_the_cut_of_the_files(
+    sink: DirectorySink, records_per_blob: int
+) -> None:
+    rows = {
+        (layer, number): np.full((2, 3), 10 * layer + number, np.float32)
+        for layer in (0, 2)
+        for number in range(3)
+    }
+    with FtwWriter(sink, expert_blob_bytes=records_per_blob * 8192) as writer:
+        writer.add_matrix("w", QuantMatrix("f32", (1, 1), (np.ones((1, 1), np.float32),)))
+        tensors = (("up", "f32", (2, 3)), ("down", "f32", (2, 3)))
+        writer.begin_experts(3, [0, 2], [tensors, tensors])
+        for values in rows.values():
+            up = QuantMatrix("f32", (2, 3), (values,))
+            writer.add_expert({"up": up, "down": QuantMatrix("f32", (2, 3), (-values,))})
+        written = writer.finish(DRAFT)
+    config = written.config
+    blobs = reader.load_blobs(
+        config, {blob.digest: sink.path(blob.digest) for blob in config.blobs}, verify=True
+    )
+    banks = reader.expert_banks(config, blobs)
+    assert banks.keys() == {0, 2}
+    for (layer, number), values in rows.items():
+        bank = banks[layer]
+        assert (bank.layer, bank.num_experts, bank.record_bytes) == (layer, 3, 8192)
+        np.testing.assert_array_equal(bank.matrix("up", number).planes[0], values)
+        np.testing.assert_array_equal(bank.matrix("down", number).planes[0], -values)
+    assert bank.records.flags.c_contiguous
+    assert reader.tensors(config, blobs)["w"].planes[0].tolist() == [[1.0]]
