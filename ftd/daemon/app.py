@@ -14,8 +14,10 @@ from ftd.daemon import (
     anthropic_routes,
     completion_routes,
     embedding_routes,
+    metrics_routes,
     model_routes,
     openai_responses_routes,
+    token_routes,
     transfer_routes,
 )
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
@@ -28,8 +30,10 @@ _ROUTES = (
     anthropic_routes,
     completion_routes,
     embedding_routes,
+    metrics_routes,
     model_routes,
     openai_responses_routes,
+    token_routes,
     transfer_routes,
 )
 

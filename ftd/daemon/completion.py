@@ -26,6 +26,7 @@ from ftd.daemon.answer import AnswerText
 from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.manager import Lease, ModelManager
+from ftd.daemon.metrics import Metrics
 from ftd.daemon.prompt import Prompt
 from ftd.engine.messages import Finished, Generate, Grammar, SamplingParams, Tokens
 from ftd.errors import EngineError, Unsupported
@@ -47,9 +48,10 @@ class RenderedPrompt:
 class Completions:
     """Runs requests on whatever engine serves their model."""
 
-    def __init__(self, catalog: Catalog, manager: ModelManager) -> None:
+    def __init__(self, catalog: Catalog, manager: ModelManager, metrics: Metrics) -> None:
         self._catalog = catalog
         self._manager = manager
+        self._metrics = metrics
 
     async def unload(self, name: str) -> Done:
         """Unload a model when it is idle; it need not be loaded, but it must exist."""
@@ -94,9 +96,12 @@ class Completions:
                 lease.runner.teach(constraint.vocabulary(model.tokenizer))
             begin(len(prompt.ids))
             run = _Run(model, request, options, grammar, prompt, lease, started_ns, load_ns)
-            async with aclosing(run.events()) as events:
-                async for event in events:
-                    yield event
+            try:
+                async with aclosing(run.events()) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                run.count(self._metrics)
 
 
 def _checked(model: Model, request: CompletionRequest) -> CompletionRequest:
@@ -138,6 +143,8 @@ class _Run:
         self._started_ns = started_ns
         self._load_ns = load_ns
         self._first_token_ns = 0
+        self._reason = "cancelled"
+        self._cached_tokens = 0
         self._text = AnswerText(model.tokenizer, options.stop, self._splitter(), self._call_parser())
 
     def _splitter(self) -> ThinkingSplitter | None:
@@ -235,7 +242,20 @@ class _Run:
             truncated_tokens=self._prompt.truncated_tokens,
         )
 
+    def count(self, metrics: Metrics) -> None:
+        """Add what this answer took, whole or not, to the metrics."""
+        model = self._model.info.name.display
+        metrics.add("ftd_requests_total", model=model, reason=self._reason)
+        metrics.add("ftd_prompt_tokens_total", len(self._prompt.ids), model=model)
+        metrics.add("ftd_cached_tokens_total", self._cached_tokens, model=model)
+        metrics.add("ftd_output_tokens_total", self._text.num_tokens, model=model)
+        metrics.observe("ftd_request_seconds", (time.perf_counter_ns() - self._started_ns) / 1e9)
+        if self._first_token_ns:
+            metrics.observe("ftd_first_token_seconds", (self._first_token_ns - self._started_ns) / 1e9)
+
     def _log(self, reason: str, finished: Finished | None) -> None:
+        self._reason = reason
+        self._cached_tokens = finished.cached_tokens if finished else 0
         first_ns = self._first_token_ns - self._started_ns if self._first_token_ns else 0
         decode_ns = finished.decode_ns if finished else time.perf_counter_ns() - self._first_token_ns
         rate = self._text.num_tokens / (decode_ns / 1e9) if self._first_token_ns and decode_ns else 0.0
@@ -243,7 +263,7 @@ class _Run:
             "id": next(_log_ids),
             "model": self._model.info.name.display,
             "prompt": len(self._prompt.ids),
-            "cached": finished.cached_tokens if finished else 0,
+            "cached": self._cached_tokens,
             "output": self._text.num_tokens,
             "first_token_ms": first_ns / 1e6,
             "tokens_per_s": rate,

@@ -22,13 +22,14 @@ from ftd import log, units
 from ftd.config import Config
 from ftd.daemon.load_spec import LoadSpec, load_message
 from ftd.daemon.runner import WORKER_COMMAND, Runner
-from ftd.engine.messages import Ready
-from ftd.errors import Busy, FtdError
+from ftd.engine.messages import Ready, Stats
+from ftd.errors import Busy, EngineError, FtdError
 from ftd.names import ModelName
 from ftd.units import FOREVER_NS
 
 logger = logging.getLogger(__name__)
 
+STATS_S = 1.0
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
 
 
@@ -195,6 +196,22 @@ class ModelManager:
             engine.keep_alive_ns = 0
             if engine.num_leases == 0:
                 self._doom(engine)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a model."""
+        return len(self._waiters)
+
+    async def stats(self) -> Stats | None:
+        """Return the engine's numbers; None if there is none, or it is too busy to tell within a second."""
+        engine = self._engine
+        if engine is None or not engine.runner.is_alive:
+            return None
+        try:
+            async with asyncio.timeout(STATS_S):
+                return await engine.runner.stats()
+        except (TimeoutError, EngineError):
+            return None
 
     @property
     def is_loading(self) -> bool:

@@ -9,6 +9,7 @@ from ftd.daemon.catalog import Catalog, Summaries
 from ftd.daemon.completion import Completions
 from ftd.daemon.embedding import Embeddings
 from ftd.daemon.manager import ModelManager
+from ftd.daemon.metrics import Metrics
 from ftd.daemon.runner import WORKER_COMMAND
 from ftd.registry.client import RegistryClient
 from ftd.registry.store import Store
@@ -26,7 +27,8 @@ class Services:
         self.catalog = Catalog(store)
         self.summaries = Summaries(store)
         self.manager = ModelManager(config, worker_command)
-        self.completions = Completions(self.catalog, self.manager)
+        self.metrics = Metrics()
+        self.completions = Completions(self.catalog, self.manager, self.metrics)
         self.embeddings = Embeddings(self.catalog, self.manager)
         self.registry = RegistryClient(store, config.registry)
 

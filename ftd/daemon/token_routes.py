@@ -1,0 +1,71 @@
+"""Routes between text and token ids: ``/api/tokenize`` and ``/api/detokenize``. Nothing is loaded for them.
+
+Bodies are those of llama.cpp's server, with a ``model``; Ollama has no such routes.
+"""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from ftd.api.jsontext import Fields
+from ftd.daemon.catalog import Model
+from ftd.daemon.responses import object_response, read_body
+from ftd.daemon.services import SERVICES
+from ftd.errors import InvalidRequest
+
+_TEXT_FIELDS = ("content", "prompt", "text")
+
+
+def add_routes(app: web.Application) -> None:
+    """Register the routes of this module."""
+    app.router.add_post("/api/tokenize", tokenize)
+    app.router.add_post("/api/detokenize", detokenize)
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """Return the ids of a text.
+
+    ``add_special`` (false) puts the BOS in front if the model wants one, ``parse_special`` (true) recognises
+    control tokens in the text, ``with_pieces`` (false) adds the text of each id: a string, or the bytes of
+    part of a character.
+    """
+    fields = await read_body(request)
+    text = next((fields.text(name) for name in _TEXT_FIELDS if fields.get(name) is not None), None)
+    if text is None:
+        raise InvalidRequest("content is required", "send the text to tokenize as content")
+    model = await _model(request, fields)
+    tokenizer = model.tokenizer
+    ids = await asyncio.to_thread(tokenizer.encode, text, special=fields.flag("parse_special", True))
+    if fields.flag("add_special") and tokenizer.add_bos and tokenizer.bos_id is not None:
+        ids = [tokenizer.bos_id, *ids]
+    body: dict[str, Any] = {"model": fields.text("model"), "tokens": ids}
+    if fields.flag("with_pieces"):
+        body["pieces"] = [_piece(tokenizer.token_bytes(token)) for token in ids]
+    return object_response(body)
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    """Return the text of ids, control tokens too; U+FFFD where their bytes are no characters."""
+    fields = await read_body(request)
+    ids = fields.items("tokens")
+    model = await _model(request, fields)
+    size = model.tokenizer.vocab_size
+    for token in ids:
+        if type(token) is not int or not 0 <= token < size:
+            raise InvalidRequest(f"token id must be between 0 and {size - 1}: {token!r:.40}")
+    return object_response({"model": fields.text("model"), "content": model.tokenizer.decode(ids)})
+
+
+async def _model(request: web.Request, fields: Fields) -> Model:
+    name = fields.text("model")
+    if not name:
+        raise InvalidRequest("model is required")
+    return await request.app[SERVICES].catalog.get(name)
