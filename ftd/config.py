@@ -1,7 +1,7 @@
 """Configuration: three frozen value objects built in one place; nothing else reads the environment.
 
 Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.ftd/config.toml > default.
-``SETTINGS`` drives flags, variables, ``ftd env`` and this module alike. A bad value is an error, never the default.
+``SETTINGS`` drives flags, variables, ``ftd env`` and this module. A bad value is an error, never the default.
 """
 
 import os
@@ -130,7 +130,7 @@ def _ollama_debug(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: which field of which config, its variables, how a string becomes a value, its help."""
+    """One row of the table: a field of a config, its variables, how a string becomes a value, its help."""
 
     section: type[ServerConfig] | type[RegistryConfig] | type[EngineConfig]
     name: str

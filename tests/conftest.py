@@ -22,7 +22,7 @@ def scrubbed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
 
 @pytest.fixture(scope="session")
 def models_dir() -> Path:
-    """The folder of real models, filled by scripts/test; tests that need it are skipped where it is absent."""
+    """The folder of real models, filled by scripts/test; tests that need it are skipped without it."""
     folder = os.environ.get("FTD_TEST_MODELS")
     if not folder:
         pytest.skip("FTD_TEST_MODELS is not set: scripts/test fetches the real models")
