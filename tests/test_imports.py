@@ -1,4 +1,4 @@
-"""What the light parts may import, proven in fresh interpreters: no torch, and nothing heavy for a quick verb."""
+"""What the light parts may import, proven in fresh interpreters: no torch, nothing heavy for a quick verb."""
 
 import subprocess
 import sys
