@@ -30,7 +30,7 @@ def _model(parser: "Parser", help_text: str = "name of the model") -> None:
 
 def _insecure(parser: "Parser") -> None:
     parser.add_argument(
-        "--insecure", action="store_true", help="allow plain HTTP and unverified certificates to the registry"
+        "--insecure", action="store_true", help="reach the registry over plain HTTP"
     )
 
 

@@ -23,7 +23,9 @@ def run(options: argparse.Namespace) -> int:
     log.configure(loaded.server.log_level)
     root = Path(options.root).expanduser() if options.root else loaded.registry.models_dir
     address = f"{options.host}:{options.port}"
-    app = make_app(Store(root))
+    store = Store(root)
+    store.sweep(prune=not loaded.registry.no_prune)
+    app = make_app(store)
 
     def started(*_: object) -> None:
         logger.info(log.fields("registry listening", address=address, root=root))

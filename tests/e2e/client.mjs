@@ -1,4 +1,4 @@
-// Drives a daemon with the ollama package: chat, stream, abort, list, show, embed, pull error, errors. Prints "ok".
+// Drives a daemon with the ollama package: chat, stream, abort, list, show, embed, pull, push, errors. Prints "ok".
 import assert from 'node:assert/strict'
 import { Ollama } from 'ollama'
 
@@ -31,6 +31,15 @@ assert.match((await client.version()).version, /^\d+\.\d+\.\d+$/)
 assert.equal((await client.copy({ source: 'tiny', destination: 'mine' })).status, 'success')
 assert.equal((await client.create({ model: 'made', from: 'tiny', system: 's', stream: false })).status, 'success')
 for (const model of ['mine', 'made']) assert.equal((await client.delete({ model })).status, 'success')
+
+const remote = `${process.argv[3]}/library/remote`
+const statuses = []
+for await (const part of await client.pull({ model: remote, insecure: true, stream: true })) statuses.push(part.status)
+assert.equal(statuses[0], 'pulling manifest')
+assert.equal(statuses.at(-1), 'success')
+assert.equal((await client.chat({ model: remote, messages })).message.content, 'Hello, world')
+await client.copy({ source: 'tiny', destination: `${process.argv[3]}/library/sent` })
+assert.equal((await client.push({ model: `${process.argv[3]}/library/sent`, insecure: true })).status, 'success')
 
 await assert.rejects(client.chat({ model: 'nope', messages }), /model 'nope' not found/)
 await assert.rejects(client.pull({ model: 'bad name', stream: false }), /invalid model name/)

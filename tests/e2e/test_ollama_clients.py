@@ -9,7 +9,7 @@ import openai
 import pytest
 import pytest_asyncio
 from fake_engine import fake_command
-from live_daemon import running
+from live_daemon import registry, running
 from tiny_model import TOOLS, add_model, ids_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -70,6 +70,18 @@ async def test_ollama_sync_manages_models(client, tmp_path):
     with pytest.raises(ollama.ResponseError) as caught:
         await in_thread(client.pull, "bad name")
     assert (caught.value.status_code, caught.value.error) == (400, "invalid model name")
+
+
+async def test_ollama_sync_pulls_and_pushes(client, tmp_path):
+    async with registry(tmp_path, models=("remote",)) as host:
+        name = f"{host}/library/remote:latest"
+        lines = await in_thread(lambda: list(client.pull(name, insecure=True, stream=True)))
+        assert lines[0].status == "pulling manifest" and lines[-1].status == "success"
+        assert (await in_thread(client.chat, name, USER)).message.content == "Hello, world"
+        await in_thread(client.copy, "tiny", f"{host}/library/sent")
+        assert (await in_thread(client.push, f"{host}/library/sent", insecure=True)).status == "success"
+        for pulled in (name, f"{host}/library/sent"):
+            assert (await in_thread(client.delete, pulled)).status == "success"
 
 
 async def test_ollama_async(daemon):

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from live_daemon import running
+from live_daemon import registry, running
 
 SCRIPT = Path(__file__).with_name("client.mjs")
 PACKAGE = "ollama@0.6.4"
@@ -33,9 +33,9 @@ def packages():
 async def test_ollama_js(tmp_path, packages):
     script = packages / "client.mjs"
     shutil.copyfile(SCRIPT, script)
-    async with running(tmp_path) as daemon:
+    async with running(tmp_path) as daemon, registry(tmp_path, models=("remote",)) as host:
         process = await asyncio.create_subprocess_exec(
-            *("node", str(script), daemon.url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            *("node", str(script), daemon.url, host), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         output, _ = await process.communicate()
         assert (process.returncode, output.decode().strip()) == (0, "ok"), output.decode()

@@ -12,6 +12,7 @@ from tiny_model import add_model, ids_of
 from ftd import config
 from ftd.daemon.app import make_app
 from ftd.daemon.services import SERVICES
+from ftd.registry import server as registry_server
 from ftd.registry.store import Store
 
 
@@ -58,6 +59,22 @@ async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", 
         finally:
             await session.close()
             await runner.cleanup()
+
+
+@asynccontextmanager
+async def registry(tmp_path, models=("tiny",)):
+    """Our registry server over a store of its own with these tiny models; yields its ``host:port``."""
+    store = Store(tmp_path / "registry")
+    for seed, name in enumerate(models):
+        add_model(store, name, seed=seed)
+    runner = web.AppRunner(registry_server.make_app(store), access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+    finally:
+        await runner.cleanup()
 
 
 def _application(tmp_path, command, models, host, server):
