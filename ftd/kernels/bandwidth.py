@@ -15,7 +15,10 @@ def measure(num_threads: int = 0, num_bytes: int = DEFAULT_BYTES, passes: int = 
 
     num_bytes   length of the buffer; far above the caches to measure memory
     passes      timed passes after one that is not timed
+    Raises ValueError if there is nothing to measure.
     """
+    if num_bytes < 8 or passes < 1:
+        raise ValueError(f"num_bytes must be at least 8 and passes at least 1: {num_bytes} and {passes}")
     data = np.ones(num_bytes // 8, np.uint64)
     with Pool(num_threads) as pool:
         read_all(data, pool)
