@@ -7,6 +7,7 @@
     Q5_0 Q5_1    as Q4_0 and Q4_1 with a u32 of high bits before the nibbles, bit i for value i (FTW's order)
     Q4_K         d f16 · dmin f16 · 12 bytes of 6-bit scales and mins · 128 nibble pairs
     Q5_K         as Q4_K with 32 bytes of high bits before the nibbles: bit b of byte i for value i of block b
+    MXFP4        power-of-two scale u8 · 16 nibble pairs
     Q6_K         128 nibble pairs · 64 bytes of high bits · 16 scales i8 · d f16
 
 The nibbles of Q4_K and Q5_K pair value i of an even sub-block of 32 with value i of the next; those of Q6_K
@@ -43,6 +44,7 @@ FORMAT_BY_TYPE = {
     "Q4_K": "q4_k",
     "Q5_K": "q5_k",
     "Q6_K": "q6_k",
+    "MXFP4": "mxfp4",
 }
 
 
@@ -150,6 +152,7 @@ _PLANES: dict[str, dict[str, _Plane]] = {
     "Q4_1": {"codes": _part(4, 20), "scales": _part(0, 2), "mins": _part(2, 4)},
     "Q5_0": {"codes": _part(6, 22), "high": _part(2, 6), "scales": _part(0, 2)},
     "Q5_1": {"codes": _part(8, 24), "high": _part(4, 8), "scales": _part(0, 2), "mins": _part(2, 4)},
+    "MXFP4": {"codes": _part(1, 17), "scales": _part(0, 1)},
     "Q4_K": {
         "codes": lambda blocks: _codes_k(blocks[:, 16:144]),
         "scales": lambda blocks: _scales_6bit(blocks[:, 4:16]),

@@ -1,9 +1,7 @@
 """Which GGUF architectures become FTW: their hyperparameters and tensor names in Hugging Face's words.
 
 A family lists every tensor that it knows with its shape; a model with a tensor that is not listed, without
-one that is required, or with another shape is refused, so no weight is ever dropped in silence. Letters:
-
-    D hidden   F mlp   V vocabulary   Q = H * C query rows   W = G * C key and value rows   C head size
+one that is required, or with another shape is refused, so no weight is ever dropped in silence.
 
 Row order: GGUF files of the llama architecture keep the rows of q and k interleaved, for a rotation of
 neighbouring channels. The importer sorts them back to Hugging Face's order (rotation of halves); no value
@@ -11,122 +9,24 @@ changes. Norm weights of Gemma are stored in GGUF with one added: they are kept 
 them as is.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.format import Json
-from ftd.ftw.gguf import Value
+from ftd.ftw.gguf_moe import MOE_FAMILIES
+from ftd.ftw.gguf_parts import (
+    FOUR_NORMS,
+    MAX_LAYERS,
+    MLP,
+    OUTER,
+    TWO_NORMS,
+    Family,
+    Settings,
+    attention,
+    shortest,
+    silu,
+)
 from ftd.ftw.gguf_shards import GgufModel
-
-MAX_DIM = 1 << 24
-MAX_LAYERS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One tensor of a family: GGUF name, Hugging Face name, shape in the letters above, and what it needs."""
-
-    gguf: str
-    name: str
-    shape: str
-    required: bool = True
-    interleaved: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One architecture: Hugging Face's model_type, tensors outside and inside the layers, more settings."""
-
-    model_type: str
-    outer: tuple[Part, ...]
-    layer: tuple[Part, ...]
-    extra: Callable[["Settings"], dict[str, Json]]
-
-
-class Settings:
-    """Typed and bounded look-ups of one model's ``ARCH.key`` metadata."""
-
-    def __init__(self, architecture: str, metadata: dict[str, Value]) -> None:
-        self.architecture = architecture
-        self._metadata = metadata
-
-    def has(self, key: str) -> bool:
-        """Say whether the model sets ``ARCH.key``."""
-        return f"{self.architecture}.{key}" in self._metadata
-
-    def integer(self, key: str, default: int | None = None, high: int = MAX_DIM) -> int:
-        """Return a positive integer; an array must hold the same number throughout."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
-        if isinstance(value, np.ndarray):
-            if len(value) == 0 or not np.all(value == value[0]) or value.dtype.kind not in "iu":
-                raise Unsupported(f"{self.architecture}.{key} differs between layers")
-            value = int(value[0])
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
-            raise InvalidGguf(f"{self.architecture}.{key} is not between 1 and {high}: {value!r:.50}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive finite number."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-            raise InvalidGguf(f"{self.architecture}.{key} is not a positive number: {value!r:.50}")
-        return shortest(value)
-
-    def text(self, key: str, default: str) -> str:
-        """Return a string."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
-        if not isinstance(value, str):
-            raise InvalidGguf(f"{self.architecture}.{key} is not a string: {value!r:.50}")
-        return value
-
-
-def shortest(value: float) -> float:
-    """Return the shortest decimal that is this float32, so that 9.999999747378752e-06 reads 1e-05."""
-    return float(str(np.float32(value)))
-
-
-def _attention(norms: bool = False, biases: bool = False, interleaved: bool = False) -> tuple[Part, ...]:
-    parts = []
-    for letter, rows in (("q", "Q"), ("k", "W"), ("v", "W")):
-        gguf, name = f"attn_{letter}", f"self_attn.{letter}_proj"
-        sort = interleaved and letter != "v"
-        parts.append(Part(f"{gguf}.weight", f"{name}.weight", f"{rows}D", interleaved=sort))
-        parts.append(Part(f"{gguf}.bias", f"{name}.bias", rows, required=biases, interleaved=sort))
-    parts.append(Part("attn_output.weight", "self_attn.o_proj.weight", "DQ"))
-    parts.append(Part("attn_output.bias", "self_attn.o_proj.bias", "D", required=False))
-    if norms:
-        parts.append(Part("attn_q_norm.weight", "self_attn.q_norm.weight", "C"))
-        parts.append(Part("attn_k_norm.weight", "self_attn.k_norm.weight", "C"))
-    return tuple(parts)
-
-
-_MLP = (
-    Part("ffn_gate.weight", "mlp.gate_proj.weight", "FD"),
-    Part("ffn_up.weight", "mlp.up_proj.weight", "FD"),
-    Part("ffn_down.weight", "mlp.down_proj.weight", "DF"),
-)
-_TWO_NORMS = (
-    Part("attn_norm.weight", "input_layernorm.weight", "D"),
-    Part("ffn_norm.weight", "post_attention_layernorm.weight", "D"),
-)
-_FOUR_NORMS = (
-    Part("attn_norm.weight", "input_layernorm.weight", "D"),
-    Part("post_attention_norm.weight", "post_attention_layernorm.weight", "D"),
-    Part("ffn_norm.weight", "pre_feedforward_layernorm.weight", "D"),
-    Part("post_ffw_norm.weight", "post_feedforward_layernorm.weight", "D"),
-)
-_OUTER = (
-    Part("token_embd.weight", "model.embed_tokens.weight", "VD"),
-    Part("output_norm.weight", "model.norm.weight", "D"),
-    Part("output.weight", "lm_head.weight", "VD", False),
-)
-
-
-def _silu(settings: Settings) -> dict[str, Json]:
-    return {"hidden_act": "silu"}
 
 
 def _gemma3(settings: Settings) -> dict[str, Json]:
@@ -147,10 +47,10 @@ def _gemma3(settings: Settings) -> dict[str, Json]:
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("llama", _OUTER, (*_TWO_NORMS, *_attention(interleaved=True), *_MLP), _silu),
-    "qwen2": Family("qwen2", _OUTER, (*_TWO_NORMS, *_attention(biases=True), *_MLP), _silu),
-    "qwen3": Family("qwen3", _OUTER, (*_TWO_NORMS, *_attention(norms=True), *_MLP), _silu),
-    "gemma3": Family("gemma3_text", _OUTER, (*_FOUR_NORMS, *_attention(norms=True), *_MLP), _gemma3),
+    "llama": Family("llama", OUTER, (*TWO_NORMS, *attention(interleaved=True), *MLP), silu),
+    "qwen2": Family("qwen2", OUTER, (*TWO_NORMS, *attention(biases=True), *MLP), silu),
+    "qwen3": Family("qwen3", OUTER, (*TWO_NORMS, *attention(norms=True), *MLP), silu),
+    "gemma3": Family("gemma3_text", OUTER, (*FOUR_NORMS, *attention(norms=True), *MLP), _gemma3),
 }
 
 
@@ -160,13 +60,17 @@ def family_of(model: GgufModel) -> tuple[Family, Settings]:
     if not isinstance(architecture, str):
         raise InvalidGguf(f"general.architecture is not a string: {architecture!r:.50}")
     settings = Settings(architecture, model.metadata)
-    known = f"use a model of one of {' '.join(FAMILIES)}"
-    if architecture not in FAMILIES:
-        raise Unsupported(f"model architecture is not supported: {architecture!r:.50}", known)
     experts = model.metadata.get(f"{architecture}.expert_count", 0)
-    if not isinstance(experts, int) or experts != 0:
-        raise Unsupported(f"mixture-of-experts models of {architecture} are not supported yet", known)
-    return FAMILIES[architecture], settings
+    if not isinstance(experts, int) or isinstance(experts, bool):
+        raise InvalidGguf(f"{architecture}.expert_count is not an integer: {experts!r:.50}")
+    families = MOE_FAMILIES if experts else FAMILIES
+    if architecture not in families:
+        raise Unsupported(
+            f"model architecture is not supported: {architecture!r:.50}"
+            + (f" with {experts} experts" if experts else ""),
+            f"use a model of one of {' '.join(sorted(FAMILIES | MOE_FAMILIES))}",
+        )
+    return families[architecture], settings
 
 
 def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dict[str, Json]:
@@ -183,7 +87,7 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         raise InvalidGguf(f"{heads} heads do not share {key_value_heads} key-value heads")
     return {
         "hidden_size": hidden,
-        "intermediate_size": settings.integer("feed_forward_length"),
+        "intermediate_size": settings.integer(_mlp_key(family, settings)),
         "num_hidden_layers": settings.integer("block_count", high=MAX_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": key_value_heads,
@@ -197,6 +101,13 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         "attention_bias": "blk.0.attn_q.bias" in model.source,
         **family.extra(settings),
     }
+
+
+def _mlp_key(family: Family, settings: Settings) -> str:
+    """Return the key of the size of an MLP; in a model of experts alone theirs stands in for it."""
+    if family.experts and not settings.has("feed_forward_length"):
+        return "expert_feed_forward_length"
+    return "feed_forward_length"
 
 
 def _rope_scaling(settings: Settings, model: GgufModel, head_dim: int) -> Json:
@@ -219,4 +130,9 @@ def _rope_scaling(settings: Settings, model: GgufModel, head_dim: int) -> Json:
     scaling: dict[str, Json] = {"rope_type": kind, "factor": settings.number("rope.scaling.factor")}
     if settings.has("rope.scaling.original_context_length"):
         scaling["original_max_position_embeddings"] = settings.integer("rope.scaling.original_context_length")
+    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if settings.has(f"rope.scaling.{key}"):
+            scaling[name] = settings.number(f"rope.scaling.{key}")
+    if settings.architecture == "gpt-oss":
+        scaling["truncate"] = False  # part of the model's definition; GGUF has no word for it
     return scaling

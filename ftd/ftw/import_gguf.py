@@ -1,8 +1,8 @@
 """GGUF to FTW: codes and scales are kept exactly, names and row order become Hugging Face's.
 
-Tensors stream one after the other in slabs of rows, so memory stays bounded by ``SLAB_BYTES`` whatever the
-model's size. What can be refused is refused before the first byte is written; blobs appear when all
-succeeded.
+Tensors stream one after the other in slabs of rows, experts one by one, so memory stays bounded by
+``SLAB_BYTES`` and one expert whatever the model's size. What can be refused is refused before the first byte
+is written; blobs appear when all succeeded.
 """
 
 import logging
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidGguf
-from ftd.ftw import gguf_blocks
+from ftd.ftw import gguf_blocks, gguf_experts
 from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Json
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
-from ftd.ftw.gguf_families import Family, Part, family_of, hyperparameters
+from ftd.ftw.gguf_families import family_of, hyperparameters
+from ftd.ftw.gguf_parts import Family, Part
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.sink import BlobSink
@@ -91,7 +92,7 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
     with GgufModel.open(paths) as model:
         family, settings = family_of(model)
         hyper = hyperparameters(family, settings, model)
-        plan = _plan(family, model, hyper)
+        plan, experts = _plan(family, model, hyper)
         tokenizer = tokenizer_json(model.metadata, vocab_size=int(str(hyper["vocab_size"]))).encode()
         draft = FtwConfig(
             architecture=family.model_type,
@@ -106,12 +107,19 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
         )
         template = model.metadata.get("tokenizer.chat_template")
         total = sum(planned.info.num_bytes for planned in plan)
+        total += sum(bank.info.num_bytes for layer in experts for bank in layer)
         with FtwWriter(sink) as writer:
             done, scratch = 0, _Scratch()
+
+            def advance(num_bytes: int) -> None:
+                nonlocal done
+                done += num_bytes
+                progress(done, total)
+
             for planned in plan:
                 writer.add(planned.name, planned.format, planned.shape, _planes(planned, scratch))
-                done += planned.info.num_bytes
-                progress(done, total)
+                advance(planned.info.num_bytes)
+            gguf_experts.write(writer, experts, advance)
             with sink.new() as blob:
                 blob.write(tokenizer)
                 tokenizer_blob = BlobDescriptor(TOKENIZER_MEDIA_TYPE, *blob.commit())
@@ -127,14 +135,20 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
     )
 
 
-def _plan(family: Family, model: GgufModel, hyper: dict[str, Json]) -> list[_Planned]:
+def _plan(
+    family: Family, model: GgufModel, hyper: dict[str, Json]
+) -> tuple[list[_Planned], list[list[gguf_experts.Bank]]]:
     """Match the model's tensors with the family's; return them in the order in which a step uses them."""
     number = {key: value for key, value in hyper.items() if isinstance(value, int)}
     head_dim = number["head_dim"]
+    num_experts = number.get("num_experts", 0)
     size = {
         "D": number["hidden_size"],
-        "F": number["intermediate_size"],
+        "F": number["moe_intermediate_size" if family.experts else "intermediate_size"],
         "V": number["vocab_size"],
+        "E": num_experts,
+        "S": number.get("shared_expert_intermediate_size", 0),
+        "H": number["num_attention_heads"],
         "Q": number["num_attention_heads"] * head_dim,
         "W": number["num_key_value_heads"] * head_dim,
         "C": head_dim,
@@ -158,13 +172,15 @@ def _plan(family: Family, model: GgufModel, hyper: dict[str, Json]) -> list[_Pla
             )
         elif part.required:
             raise InvalidGguf(f"tensor {gguf_name} is missing")
+    experts = gguf_experts.plan(family, model, number["num_hidden_layers"], num_experts, size)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
+    known |= {bank.info.name for layer in experts for bank in layer}
     unknown = [name for name in model.source if name not in known]
     if unknown:
         raise InvalidGguf(
             f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
         )
-    return plan
+    return plan, experts
 
 
 def _planned(
@@ -206,11 +222,7 @@ def _planes(planned: _Planned, scratch: _Scratch) -> list[Iterator[NDArray[np.ge
 def _vector(planned: _Planned) -> NDArray[np.generic]:
     """Return a 1-D tensor as f32, which holds every f16 and bf16 exactly."""
     raw = planned.file.read(planned.info)
-    values: NDArray[np.generic]
-    if planned.info.type == "BF16":
-        values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = raw.view("<f4" if planned.info.type == "F32" else "<f2").astype(np.float32)
+    values: NDArray[np.generic] = gguf_experts.as_f32(raw, planned.info.type)
     return _halves(values.reshape(-1, 1), planned.head_dim) if planned.head_dim else values
 
 

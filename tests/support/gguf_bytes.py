@@ -21,6 +21,7 @@ BLOCKS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "Q4_K": (12, 256, 144, (0, 2)),
     "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
+    "MXFP4": (39, 32, 17, ()),
 }
 
 
@@ -82,6 +83,10 @@ def blocks(kind: str, rows: int, columns: int, random: np.random.Generator) -> N
     if kind in ("F32", "BF16"):
         floats = random.normal(size=len(raw)).astype(np.float32)
         raw[:] = floats.view(np.uint8).reshape(-1, 4)[:, 4 - size :]
+    if kind == "MXFP4":
+        raw[:, 0] = random.integers(100, 140, len(raw))
+        raw[:, 1:][raw[:, 1:] & 0x0F == 8] &= 0xF0  # the gguf package reads the code of -0 as +0
+        raw[:, 1:][raw[:, 1:] >> 4 == 8] &= 0x0F
     for offset in halves:
         raw[:, offset : offset + 2] = (
             random.normal(0, 0.1, len(raw)).astype(np.float16).view(np.uint8).reshape(-1, 2)

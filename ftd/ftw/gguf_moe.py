@@ -1,0 +1,143 @@
+"""GGUF architectures with experts: tensors in Hugging Face's words and in the roles of an expert record.
+
+All families use one spelling: the router is ``mlp.gate``, a shared expert ``mlp.shared_expert``. Whatever
+the definition of a family calls it, ``norm_topk_prob`` says if the weights of the chosen experts are divided
+by their sum (a softmax over the chosen logits alone is the same).
+"""
+
+from collections.abc import Callable
+
+from ftd.errors import InvalidGguf
+from ftd.ftw.format import MAX_EXPERTS, Json
+from ftd.ftw.gguf_parts import (
+    MAX_LAYERS,
+    OUTER,
+    TWO_NORMS,
+    ExpertPart,
+    Family,
+    Part,
+    Settings,
+    attention,
+)
+
+_EXPERTS = (
+    ExpertPart("ffn_gate_exps.weight", "gate", "FD"),
+    ExpertPart("ffn_up_exps.weight", "up", "FD"),
+    ExpertPart("ffn_down_exps.weight", "down", "DF"),
+)
+_EXPERT_BIASES = (
+    ExpertPart("ffn_gate_exps.bias", "gate_bias", "F"),
+    ExpertPart("ffn_up_exps.bias", "up_bias", "F"),
+    ExpertPart("ffn_down_exps.bias", "down_bias", "D"),
+)
+_ROUTER = Part("ffn_gate_inp.weight", "mlp.gate.weight", "ED")
+
+
+def _shared(required: bool) -> tuple[Part, ...]:
+    return (
+        Part("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", "SD", required),
+        Part("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", "SD", required),
+        Part("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", "DS", required),
+    )
+
+
+_GPT_OSS_LAYER = (
+    Part("attn_norm.weight", "input_layernorm.weight", "D"),
+    Part("post_attention_norm.weight", "post_attention_layernorm.weight", "D"),
+    *attention(biases=True),
+    Part("attn_sinks.weight", "self_attn.sinks", "H"),
+    _ROUTER,
+    Part("ffn_gate_inp.bias", "mlp.gate.bias", "E"),
+)
+_OLMOE_NORMS = (
+    Part("attn_q_norm.weight", "self_attn.q_norm.weight", "Q"),
+    Part("attn_k_norm.weight", "self_attn.k_norm.weight", "W"),
+)
+
+
+def _routing(norm_topk_prob: bool) -> Callable[[Settings], dict[str, Json]]:
+    """Return the reader of the settings that all families have."""
+
+    def read(settings: Settings) -> dict[str, Json]:
+        experts = settings.integer("expert_count", high=MAX_EXPERTS)
+        chosen = settings.integer("expert_used_count", high=MAX_EXPERTS)
+        if chosen > experts:
+            raise InvalidGguf(f"a token uses {chosen} of {experts} experts")
+        own_size = settings.has("expert_feed_forward_length")
+        hyper: dict[str, Json] = {
+            "hidden_act": "silu",
+            "num_experts": experts,
+            "num_experts_per_tok": chosen,
+            "moe_intermediate_size": settings.integer(
+                "expert_feed_forward_length" if own_size else "feed_forward_length"
+            ),
+            "norm_topk_prob": settings.flag("expert_weights_norm", norm_topk_prob),
+        }
+        if settings.has("expert_shared_feed_forward_length"):
+            shared = settings.integer("expert_shared_feed_forward_length")
+            hyper["shared_expert_intermediate_size"] = shared
+        return hyper
+
+    return read
+
+
+def _granite(settings: Settings) -> dict[str, Json]:
+    per_head = settings.integer("embedding_length") // settings.integer("attention.head_count")
+    head_dim = settings.integer("attention.key_length", per_head)
+    return {
+        **_routing(True)(settings),
+        "attention_multiplier": settings.number("attention.scale", head_dim**-0.5),
+        "embedding_multiplier": settings.number("embedding_scale", 1.0),
+        "residual_multiplier": settings.number("residual_scale", 1.0),
+        "logits_scaling": settings.number("logit_scale", 1.0),
+    }
+
+
+def _gpt_oss(settings: Settings) -> dict[str, Json]:
+    layers = settings.integer("block_count", high=MAX_LAYERS)
+    return {
+        **_routing(True)(settings),
+        "sliding_window": settings.integer("attention.sliding_window"),
+        "layer_types": ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)],
+        # Constants of the architecture: the file does not say them.
+        "swiglu_limit": 7.0,
+        "swiglu_alpha": 1.702,
+    }
+
+
+MOE_FAMILIES: dict[str, Family] = {
+    "llama": Family(
+        "mixtral",
+        OUTER,
+        (*TWO_NORMS, *attention(interleaved=True), _ROUTER),
+        _routing(True),
+        _EXPERTS,
+    ),
+    "qwen2moe": Family(
+        "qwen2_moe",
+        OUTER,
+        (
+            *TWO_NORMS,
+            *attention(biases=True),
+            _ROUTER,
+            *_shared(True),
+            Part("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", "D"),
+        ),
+        _routing(False),
+        _EXPERTS,
+    ),
+    "qwen3moe": Family(
+        "qwen3_moe", OUTER, (*TWO_NORMS, *attention(norms=True), _ROUTER), _routing(True), _EXPERTS
+    ),
+    "olmoe": Family(
+        "olmoe", OUTER, (*TWO_NORMS, *attention(), *_OLMOE_NORMS, _ROUTER), _routing(False), _EXPERTS
+    ),
+    "granitemoe": Family(
+        "granitemoe",
+        OUTER,
+        (*TWO_NORMS, *attention(interleaved=True), _ROUTER, *_shared(False)),
+        _granite,
+        _EXPERTS,
+    ),
+    "gpt-oss": Family("gpt_oss", OUTER, _GPT_OSS_LAYER, _gpt_oss, (*_EXPERTS, *_EXPERT_BIASES)),
+}

@@ -1,0 +1,295 @@
+"""ftd.ftw.gguf_experts: experts that the ``gguf`` package writes hold the values that it reads back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import gguf_bytes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ftd.errors import FtdError
+from ftd.ftw import reader
+from ftd.ftw.format import EXPERTS_MEDIA_TYPE
+from ftd.ftw.import_gguf import ImportedModel, import_gguf
+from ftd.ftw.sink import DirectorySink
+from ftd.kernels.dequantize_ref import dequantize
+from ftd.kernels.quant import QuantMatrix
+
+E, D, F, S, V, C, H, G = 4, 128, 64, 96, 32, 32, 4, 2
+HIDDEN = {"E": E, "D": D, "F": F, "S": S, "V": V, "C": C, "H": H, "Q": H * C, "W": G * C}
+COMMON = {
+    "attn_norm.weight": ("input_layernorm.weight", "D"),
+    "attn_q.weight": ("self_attn.q_proj.weight", "QD"),
+    "attn_k.weight": ("self_attn.k_proj.weight", "WD"),
+    "attn_v.weight": ("self_attn.v_proj.weight", "WD"),
+    "attn_output.weight": ("self_attn.o_proj.weight", "DQ"),
+    "ffn_norm.weight": ("post_attention_layernorm.weight", "D"),
+    "ffn_gate_inp.weight": ("mlp.gate.weight", "ED"),
+}
+BIASES = {
+    f"attn_{part}.bias": (f"self_attn.{part}_proj.bias", row) for part, row in zip("qkv", "QWW", strict=True)
+}
+SHARED = {
+    "ffn_gate_shexp.weight": ("mlp.shared_expert.gate_proj.weight", "SD"),
+    "ffn_up_shexp.weight": ("mlp.shared_expert.up_proj.weight", "SD"),
+    "ffn_down_shexp.weight": ("mlp.shared_expert.down_proj.weight", "DS"),
+}
+# architecture -> (model_type, tensors of a layer by GGUF name, settings that the file has besides the common)
+ARCHITECTURES: dict[str, tuple[str, dict[str, tuple[str, str]], dict[str, Any]]] = {
+    "llama": ("mixtral", COMMON, {"feed_forward_length": F}),
+    "qwen3moe": (
+        "qwen3_moe",
+        COMMON
+        | {
+            "attn_q_norm.weight": ("self_attn.q_norm.weight", "C"),
+            "attn_k_norm.weight": ("self_attn.k_norm.weight", "C"),
+        },
+        {"feed_forward_length": 3 * F, "expert_feed_forward_length": F},
+    ),
+    "qwen2moe": (
+        "qwen2_moe",
+        COMMON | BIASES | SHARED | {"ffn_gate_inp_shexp.weight": ("mlp.shared_expert_gate.weight", "D")},
+        {
+            "feed_forward_length": 3 * F,
+            "expert_feed_forward_length": F,
+            "expert_shared_feed_forward_length": S,
+        },
+    ),
+    "olmoe": (
+        "olmoe",
+        COMMON
+        | {
+            "attn_q_norm.weight": ("self_attn.q_norm.weight", "Q"),
+            "attn_k_norm.weight": ("self_attn.k_norm.weight", "W"),
+        },
+        {"feed_forward_length": F},
+    ),
+    "granitemoe": (
+        "granitemoe",
+        COMMON | SHARED,
+        {
+            "feed_forward_length": F,
+            "expert_shared_feed_forward_length": S,
+            "attention.scale": 0.015625,
+            "embedding_scale": 12.0,
+            "residual_scale": 0.25,
+            "logit_scale": 6.0,
+        },
+    ),
+    "gpt-oss": (
+        "gpt_oss",
+        {name: value for name, value in COMMON.items() if name != "ffn_norm.weight"}
+        | BIASES
+        | {
+            "post_attention_norm.weight": ("post_attention_layernorm.weight", "D"),
+            "attn_output.bias": ("self_attn.o_proj.bias", "D"),
+            "attn_sinks.weight": ("self_attn.sinks", "H"),
+            "ffn_gate_inp.bias": ("mlp.gate.bias", "E"),
+        },
+        {
+            "expert_feed_forward_length": F,
+            "attention.sliding_window": 16,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 4096,
+        },
+    ),
+}
+EXPERTS = {"gate": "FD", "up": "FD", "down": "DF"}
+INTERLEAVED = ("llama", "granitemoe")
+
+
+@dataclass
+class Source:
+    """A GGUF file to be: raw bytes and type of each tensor by name, and the settings."""
+
+    architecture: str
+    kinds: dict[str, str] = field(default_factory=dict)
+    raw: dict[str, tuple[NDArray[np.uint8], str]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def fill(self) -> "Source":
+        """Make random tensors; experts are of ``kinds[role]``, Q4_0 where not named."""
+        _, layer, more = ARCHITECTURES[self.architecture]
+        self.settings = {"expert_count": E, "expert_used_count": 2, **more, **self.settings}
+        random = np.random.default_rng(0)
+        self._add("token_embd.weight", (V, D), "Q8_0", random)
+        self._add("output_norm.weight", (D,), "F32", random)
+        for index in range(2):
+            for name, (_, letters) in layer.items():
+                kind = "F32" if len(letters) == 1 or "gate_inp" in name else "Q4_0"
+                self._add(f"blk.{index}.{name}", tuple(HIDDEN[letter] for letter in letters), kind, random)
+            for role, letters in EXPERTS.items():
+                shape = (E, *(HIDDEN[letter] for letter in letters))
+                kind = self.kinds.get(f"{index}.{role}", self.kinds.get(role, "Q4_0"))
+                self._add(f"blk.{index}.ffn_{role}_exps.weight", shape, kind, random)
+                if self.architecture == "gpt-oss":
+                    self._add(f"blk.{index}.ffn_{role}_exps.bias", (E, shape[1]), "F32", random)
+        return self
+
+    def _add(self, name: str, shape: tuple[int, ...], kind: str, random: np.random.Generator) -> None:
+        rows = int(np.prod(shape[:-1]))
+        raw = gguf_bytes.blocks(kind, rows, shape[-1], random)
+        self.raw[name] = (raw.reshape(*shape[:-1], -1), kind)
+
+    def save(self, path: Path) -> Path:
+        """Write the file with the ``gguf`` package."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_block_count(2)
+        writer.add_context_length(128)
+        writer.add_embedding_length(D)
+        writer.add_head_count(H)
+        writer.add_head_count_kv(G)
+        writer.add_key_length(C)
+        writer.add_value_length(C)
+        writer.add_layer_norm_rms_eps(1e-5)
+        for key, value in self.settings.items():
+            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+            add(f"{self.architecture}.{key}", value)
+        for key, value in gguf_bytes.TOKENIZER.items():
+            if isinstance(value, list):
+                writer.add_array(key, value)
+            else:
+                {int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
+        for name, (raw, kind) in self.raw.items():
+            if kind == "F32":
+                writer.add_tensor(name, raw.view(np.float32))
+            else:
+                writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def values(self, name: str) -> NDArray[np.float32]:
+        """Return the values of a tensor as the ``gguf`` package reads them."""
+        raw, kind = self.raw[name]
+        return gguf.dequantize(raw, gguf.GGMLQuantizationType[kind]).astype(np.float32)
+
+
+@pytest.fixture
+def bring(
+    sink: DirectorySink, tmp_path: Path
+) -> Callable[[Source], tuple[ImportedModel, dict[str, QuantMatrix], dict[int, reader.ExpertBank]]]:
+    """Save a source, import it and load what came of it."""
+
+    def run(source: Source) -> tuple[ImportedModel, dict[str, QuantMatrix], dict[int, reader.ExpertBank]]:
+        imported = import_gguf([source.save(tmp_path / "moe.gguf")], sink)
+        config = reader.read_config(sink.path(imported.config_digest))
+        blobs = reader.load_blobs(
+            config, {blob.digest: sink.path(blob.digest) for blob in config.blobs}, verify=True
+        )
+        return imported, reader.tensors(config, blobs), reader.expert_banks(config, blobs)
+
+    return run
+
+
+Bring = Callable[[Source], tuple[ImportedModel, dict[str, QuantMatrix], dict[int, reader.ExpertBank]]]
+
+
+def half_split(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Undo the order of rows that the conversion scripts of llama.cpp give to the llama architecture."""
+    return rows.reshape(heads, C // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_family_keeps_the_values_of_experts_and_of_all_else(architecture: str, bring: Bring) -> None:
+    source = Source(architecture, {"down": "Q8_0", "up": "MXFP4"}).fill()
+    imported, tensors, banks = bring(source)
+    model_type, layer, _ = ARCHITECTURES[architecture]
+    assert imported.config.architecture == model_type
+    assert banks.keys() == {0, 1}
+    for index, bank in banks.items():
+        assert bank.num_experts == E
+        for role in EXPERTS:
+            wanted = source.values(f"blk.{index}.ffn_{role}_exps.weight")
+            for expert in range(E):
+                np.testing.assert_array_equal(dequantize(bank.matrix(role, expert)), wanted[expert])
+                if architecture == "gpt-oss":
+                    bias = source.values(f"blk.{index}.ffn_{role}_exps.bias")[expert]
+                    np.testing.assert_array_equal(bank.matrix(f"{role}_bias", expert).planes[0][0], bias)
+        for name, (ours, _) in layer.items():
+            values = source.values(f"blk.{index}.{name}")
+            if architecture in INTERLEAVED and name in ("attn_q.weight", "attn_k.weight"):
+                values = half_split(values, H if "_q" in name else G)
+            got = dequantize(tensors[f"model.layers.{index}.{ours}"])
+            np.testing.assert_array_equal(got, values.reshape(got.shape))
+    assert len(tensors) == 2 * len(layer) + 2
+    assert [blob.media_type for blob in imported.blobs][1] == EXPERTS_MEDIA_TYPE
+    assert imported.config.parameter_count == sum(source.values(name).size for name in source.raw)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"])
+def test_every_block_type_survives_in_a_record(kind: str, bring: Bring) -> None:
+    source = Source("qwen3moe", {"gate": kind}).fill()
+    _, _, banks = bring(source)
+    wanted = source.values("blk.1.ffn_gate_exps.weight")
+    for expert in range(E):
+        np.testing.assert_array_equal(dequantize(banks[1].matrix("gate", expert)), wanted[expert])
+
+
+def test_layers_may_differ_in_format_and_records_do_not_differ_in_size(bring: Bring) -> None:
+    source = Source("qwen3moe", {"0.down": "Q8_0", "1.down": "Q4_0"}).fill()
+    imported, _, banks = bring(source)
+    assert [banks[layer].layout["down"].format for layer in (0, 1)] == ["q8_0", "q4_0"]
+    assert banks[0].record_bytes == banks[1].record_bytes
+    for layer in (0, 1):
+        wanted = source.values(f"blk.{layer}.ffn_down_exps.weight")
+        np.testing.assert_array_equal(dequantize(banks[layer].matrix("down", 3)), wanted[3])
+    assert imported.config.experts is not None and len(imported.config.experts.layouts) == 2
+
+
+def test_hyperparameters_of_routing_are_those_of_config_json(bring: Bring) -> None:
+    imported, _, _ = bring(Source("granitemoe").fill())
+    hyper = imported.config.hyperparameters
+    assert {name: hyper[name] for name in ("num_experts", "num_experts_per_tok", "norm_topk_prob")} == {
+        "num_experts": E,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+    }
+    assert (hyper["moe_intermediate_size"], hyper["shared_expert_intermediate_size"]) == (F, S)
+    assert (hyper["attention_multiplier"], hyper["embedding_multiplier"]) == (0.015625, 12.0)
+    assert (hyper["residual_multiplier"], hyper["logits_scaling"]) == (0.25, 6.0)
+
+
+def test_gpt_oss_alternates_windows_and_rotates_by_yarn(bring: Bring) -> None:
+    imported, _, _ = bring(Source("gpt-oss").fill())
+    hyper = imported.config.hyperparameters
+    assert hyper["layer_types"] == ["sliding_attention", "full_attention"]
+    assert (hyper["swiglu_limit"], hyper["swiglu_alpha"]) == (7.0, 1.702)
+    assert hyper["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "truncate": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("blk.1.ffn_up_exps.weight", None, "blk.1.ffn_up_exps.weight is missing"),
+        ("blk.0.ffn_gate_inp.weight", None, "blk.0.ffn_gate_inp.weight is missing"),
+        ("blk.1.ffn_up_exps.weight", (E + 1, F, D), r"dims \[128, 64, 5\] instead of \[128, 64, 4\]"),
+        ("blk.1.ffn_up_exps.weight", (F, D), r"dims \[128, 64\] instead of"),
+        ("blk.1.ffn_down_exps.weight", (E, F, D), r"blk.1.ffn_down_exps.weight has dims"),
+        ("blk.1.ffn_gate_up_exps.weight", (E, F, D), "do not belong to a qwen3_moe model"),
+        ("blk.2.ffn_up_exps.weight", (E, F, D), "do not belong to a qwen3_moe model"),
+    ],
+)
+def test_malformed_experts_are_refused_by_name(
+    name: str, shape: tuple[int, ...] | None, message: str, bring: Bring, sink: DirectorySink
+) -> None:
+    source = Source("qwen3moe").fill()
+    source.raw.pop(name, None)
+    if shape is not None:
+        raw = gguf_bytes.blocks("Q4_0", int(np.prod(shape[:-1])), shape[-1], np.random.default_rng(0))
+        source.raw[name] = (raw.reshape(*shape[:-1], -1), "Q4_0")
+    with pytest.raises(FtdError, match=message):
+        bring(source)
+    assert list(sink.directory.iterdir()) == []
