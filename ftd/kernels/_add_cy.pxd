@@ -10,6 +10,7 @@ cdef extern from "add.h" namespace "ftd" nogil:
         const float* x
         const float* y
         float* out
+        float scale
         int32_t width
         int32_t rows
 

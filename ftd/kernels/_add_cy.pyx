@@ -17,8 +17,8 @@ cdef OpFn add_fn() noexcept nogil:
     return add_select(current_isa())
 
 
-def add(x, y, pool=None):
-    """Return x + y; see add_ref."""
+def add(x, y, scale=1.0, pool=None):
+    """Return x + scale * y; see add_ref."""
     check(x, y)
     out = np.empty_like(x)
     cdef const float[:, ::1] x_td = x
@@ -31,6 +31,7 @@ def add(x, y, pool=None):
     args.x = &x_td[0, 0]
     args.y = &y_td[0, 0]
     args.out = &out_td[0, 0]
+    args.scale = scale
     args.width = x_td.shape[1]
     args.rows = ROWS_TOKENS
     memset(&step, 0, sizeof(Step))

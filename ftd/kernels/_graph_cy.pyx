@@ -7,8 +7,10 @@ fills C structs; a run checks the step's indices, copies its arrays and hands al
 
 import numpy as np
 
-from ftd.kernels.graph_ref import Buffer, Limits, check_pages
+from ftd.kernels.graph_ref import Buffer, Routing, check_pages
+from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.shapes import expect
+from ftd.kernels.step import Limits
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -18,6 +20,9 @@ from ftd.kernels._add_cy cimport AddArgs, add_fn
 from ftd.kernels._attention_cy cimport AttentionArgs, attention_fn, attention_workspace_bytes
 from ftd.kernels._dequantize_cy cimport fill_matrix
 from ftd.kernels._embedding_cy cimport EmbeddingArgs, embedding_fn
+from ftd.kernels._expert_ffn_cy cimport (
+    NUM_EXPERT_OPS, ExpertFfnArgs, fill_expert_args, fill_expert_ops, place_expert_workspace,
+)
 from ftd.kernels._geglu_cy cimport GegluArgs, geglu_fn
 from ftd.kernels._kv_store_cy cimport KvStoreArgs, fill_pages, kv_store_fn
 from ftd.kernels._matmul_cy cimport (
@@ -27,6 +32,7 @@ from ftd.kernels._matmul_cy cimport (
 from ftd.kernels._pool cimport Op, OpFn, Pool, ROWS_LOGITS, ROWS_TOKENS, run_ops
 from ftd.kernels._rms_norm_cy cimport RmsNormArgs, rms_norm_fn
 from ftd.kernels._rope_cy cimport RopeArgs, RopeTableArgs, rope_fn, rope_table_fn
+from ftd.kernels._route_topk_cy cimport RouteTopkArgs, route_topk_fn
 from ftd.kernels._select_logit_rows_cy cimport SelectLogitRowsArgs, select_logit_rows_fn
 from ftd.kernels._step_cy cimport StepMemory, address_of, aligned, floats_of
 from ftd.kernels._swiglu_cy cimport SwigluArgs, swiglu_fn
@@ -49,6 +55,9 @@ cdef class CpuGraph:
     cdef vector[QuantizeArgs*] _quantizes
     cdef vector[MatmulArgs*] _matmuls
     cdef vector[int64_t] _matmul_ks
+    cdef vector[ExpertFfnArgs*] _experts
+    cdef int64_t _expert_bytes       # of the workspace that all expert_ffn ops share
+    cdef dict _routed                # Routing -> (ids, weights, uses)
     cdef int64_t _most_rows          # of any buffer
     cdef int64_t _activation_bytes
     cdef int64_t _scratch_bytes
@@ -73,6 +82,7 @@ cdef class CpuGraph:
         self._fast = precision == "fast"
         self._most_rows = max(max_tokens, max_logits)
         self._memory, self._keep, self._rope_tables, self._workspaces = {}, [], {}, {}
+        self._routed = {}
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size
         self._step = StepMemory(self._limits)
@@ -177,13 +187,14 @@ cdef class CpuGraph:
             raise ValueError(f"width {x.width} is no multiple of {num_heads} heads")
         self._norm(x, x, weight, eps, num_heads)
 
-    def add(self, out, x) -> None:
-        """Record out += x."""
+    def add(self, out, x, scale=1.0) -> None:
+        """Record out += scale * x."""
         self._expect(out, out.width, out.rows)
         self._expect(x, out.width, out.rows)
         cdef AddArgs* args = <AddArgs*>self._new(sizeof(AddArgs))
         args.x = args.out = self._data(out)
         args.y = self._data(x)
+        args.scale = scale
         args.width = out.width
         args.rows = _rows(out)
         self._record(add_fn(), args)
@@ -343,6 +354,72 @@ cdef class CpuGraph:
         args.max_keys = self._limits.max_pages_per_sequence * self._limits.page_size
         self._record(attention_fn(), args)
 
+    def route_topk(
+        self, logits, num_chosen, scoring="softmax", renormalise=True, scale=1.0, bias=None, num_groups=1,
+        top_groups=1, group_top=2,
+    ):
+        """Record the choice of experts by a router's logits; return the handle that expert_ffn takes."""
+        self._expect(logits, logits.width, "tokens")
+        example = np.empty((0, logits.width), np.float32)
+        check_router(example, num_chosen, scoring, bias, num_groups, top_groups, group_top)
+        rows = self._limits.max_tokens
+        ids, weights = np.zeros((rows, num_chosen), np.int32), np.zeros((rows, num_chosen), np.float32)
+        routing = Routing(logits.width, num_chosen)
+        self._routed[routing] = ids, weights, np.zeros(logits.width + 1, np.int64)
+        work = np.zeros((self._parts, 2 * logits.width), np.float32)
+        self._keep.append(work)
+        cdef RouteTopkArgs* args = <RouteTopkArgs*>self._new(sizeof(RouteTopkArgs))
+        args.logits = self._data(logits)
+        if bias is not None:
+            args.bias = floats_of(self._vector("bias", bias, logits.width))
+        args.ids = <int32_t*>address_of(ids)
+        args.weights = <float*>address_of(weights)
+        args.work = <float*>address_of(work)
+        args.num_experts = logits.width
+        args.num_chosen = num_chosen
+        args.sigmoid = scoring == "sigmoid"
+        args.renormalise = renormalise
+        args.num_groups, args.top_groups, args.group_top = num_groups, top_groups, group_top
+        args.scale = scale
+        self._record(route_topk_fn(), args)
+        return routing
+
+    def expert_ffn(self, out, x, routing, bank, activation="silu", limit=7.0) -> None:
+        """Record out = the weighted sum of what the chosen experts make of x; see expert_ffn_ref."""
+        if routing not in self._routed:
+            raise ValueError("the routing belongs to another graph")
+        if routing.num_experts != bank.num_experts:
+            raise ValueError(f"the router has {routing.num_experts} experts, the bank {bank.num_experts}")
+        cdef Op ops[8]
+        cdef int i
+        cdef ExpertFfnArgs* args = <ExpertFfnArgs*>self._new(sizeof(ExpertFfnArgs))
+        fill_expert_args(args, bank, routing.num_chosen, activation, limit, self._fast)
+        self._expect(x, args.width, "tokens")
+        self._expect(out, args.width, "tokens")
+        self._keep.append(bank)
+        ids, weights, uses = self._routed[routing]
+        args.x = self._data(x)
+        args.out = self._data(out)
+        args.ids = <const int32_t*>address_of(ids)
+        args.weights = floats_of(weights)
+        args.uses = <int64_t*>address_of(uses)
+        self._expert_bytes = max(
+            self._expert_bytes, place_expert_workspace(args, NULL, self._limits.max_tokens, self._parts)
+        )
+        self._experts.push_back(args)
+        fill_expert_ops(args, ops)
+        for i in range(NUM_EXPERT_OPS):
+            self._record(ops[i].run, ops[i].args)
+
+    def routed(self, routing):
+        """Return ids and weights [T, K] of the last step, valid until the next run."""
+        ids, weights, _ = self._routed[routing]
+        return ids[: self._step.step.num_tokens], weights[: self._step.step.num_tokens]
+
+    def expert_uses(self, routing):
+        """Return [E + 1]: tokens that each expert served in all runs; last, how often one was read."""
+        return self._routed[routing][2]
+
     def select_logit_rows(self, out, x) -> None:
         """Record out = x[logit_rows]; out is a logit buffer."""
         self._expect(x, out.width, "tokens")
@@ -368,6 +445,13 @@ cdef class CpuGraph:
             self._matmuls[i].scratch = start
             self._matmuls[i].scratch_stride = self._scratch_bytes
             self._matmuls[i].activations = place_activations(codes, self._most_rows, self._matmul_ks[i])
+        if self._experts.size():
+            workspace = aligned(self._expert_bytes)
+            self._keep.append(workspace)
+            for i in range(self._experts.size()):
+                place_expert_workspace(
+                    self._experts[i], <char*>address_of(workspace), self._limits.max_tokens, self._parts
+                )
         self._finished = True
 
     def run(self, ids, positions, kv_index, q_start, kv_len, page_table, logit_rows) -> None:
@@ -391,7 +475,8 @@ cdef class CpuGraph:
     def num_bytes(self) -> int:
         """Bytes of all buffers and of what products and attention share."""
         arrays = [*self._memory.values(), *self._rope_tables.values(), *self._workspaces.values()]
-        return sum(array.nbytes for array in arrays) + self._activation_bytes + self._parts * self._scratch_bytes
+        shared = self._activation_bytes + self._parts * self._scratch_bytes + self._expert_bytes
+        return sum(array.nbytes for array in arrays) + shared
 
 
 cdef int32_t _rows(object buffer):

@@ -7,7 +7,7 @@ checks are check_step's (graph_ref) in C; when one fails, check_step says which.
 
 import numpy as np
 
-from ftd.kernels.graph_ref import Step as StepArrays, check_step
+from ftd.kernels.step import Step as StepArrays, check_step
 
 from libc.string cimport memcpy, memset
 

@@ -18,16 +18,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ftd.kernels.add_ref import add
 from ftd.kernels.attention_ref import attention
 from ftd.kernels.embedding_ref import embedding
+from ftd.kernels.expert_ffn_ref import check_bank, expert_ffn
 from ftd.kernels.geglu_ref import geglu
 from ftd.kernels.kv_store_ref import check_pages, kv_store
 from ftd.kernels.matmul_ref import matmul
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import ExpertBank, QuantMatrix
 from ftd.kernels.rms_norm_ref import rms_norm
 from ftd.kernels.rope_ref import rope
+from ftd.kernels.route_topk_ref import check as check_router
+from ftd.kernels.route_topk_ref import route_topk
 from ftd.kernels.select_logit_rows_ref import select_logit_rows
-from ftd.kernels.shapes import ArrayLike, expect, expect_range
+from ftd.kernels.shapes import ArrayLike, expect
+from ftd.kernels.step import Limits, Step, check_step
 from ftd.kernels.swiglu_ref import swiglu
 
 Floats = NDArray[np.float32]
@@ -43,74 +48,12 @@ class Buffer:
     rows: Literal["tokens", "logits"]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What changes from step to step; the letters are those of ``ReferenceGraph.run``."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """Handle of the experts that one layer's router chose; the graph that made it owns the memory."""
 
-    ids: Ints
-    positions: Ints
-    kv_index: Ints
-    q_start: Ints
-    kv_len: Ints
-    page_table: Ints
-    logit_rows: Ints
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The largest step a graph accepts."""
-
-    max_tokens: int
-    max_sequences: int
-    max_logits: int
-    page_size: int
-    max_pages_per_sequence: int
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-def check_step(step: Step, limits: Limits, num_ids: int, num_pages: int) -> None:
-    """Raise ValueError unless a step fits the limits and every index in it lies in range.
-
-    num_ids    rows of the embedding
-    num_pages  pages of the smallest KV array
-    """
-    tokens, sequences, logits = len(step.ids), len(step.kv_len), len(step.logit_rows)
-    expect("ids", step.ids, "int32", ("T",))
-    expect("positions", step.positions, "int32", (tokens,))
-    expect("kv_index", step.kv_index, "int32", (tokens,))
-    expect("q_start", step.q_start, "int32", (sequences + 1,))
-    expect("kv_len", step.kv_len, "int32", (sequences,))
-    expect("page_table", step.page_table, "int32", (sequences, "max_pages"))
-    expect("logit_rows", step.logit_rows, "int32", ("num_logits",))
-    expect_range("tokens of a step", tokens, tokens, 1, limits.max_tokens)
-    expect_range("sequences of a step", sequences, sequences, 1, limits.max_sequences)
-    expect_range("logits of a step", logits, logits, 0, limits.max_logits)
-    columns = step.page_table.shape[1]
-    expect_range("columns of page_table", columns, columns, 1, limits.max_pages_per_sequence)
-    if step.q_start[0] != 0 or step.q_start[-1] != tokens or (np.diff(step.q_start) < 0).any():
-        raise ValueError(f"q_start must rise from 0 to {tokens}, got {step.q_start.tolist()}")
-    _expect_values("ids", step.ids, num_ids)
-    _expect_values("logit_rows", step.logit_rows, tokens)
-    _expect_values("kv_index", step.kv_index, num_pages * limits.page_size)
-    _expect_values("kv_len", step.kv_len, columns * limits.page_size + 1)
-    used = np.arange(columns) < -(-step.kv_len[:, None] // limits.page_size)
-    _expect_values("page_table", step.page_table[used], num_pages)
-    length = np.repeat(step.kv_len, np.diff(step.q_start))
-    if (step.positions < 0).any() or (step.positions >= length).any():
-        wrong = int(np.flatnonzero((step.positions < 0) | (step.positions >= length))[0])
-        raise ValueError(
-            f"position of token {wrong} must be below {length[wrong]}, got {step.positions[wrong]}"
-        )
-
-
-def _expect_values(name: str, values: Ints, count: int) -> None:
-    """Raise ValueError unless all values lie in 0 .. count - 1."""
-    if values.size:
-        expect_range(name, int(values.min()), int(values.max()), 0, count - 1)
+    num_experts: int
+    num_chosen: int
 
 
 class ReferenceGraph:
@@ -139,6 +82,8 @@ class ReferenceGraph:
         self._precision: Precision = precision
         self._program: list[Callable[[Step], None]] = []
         self._memory: dict[Buffer, Floats] = {}
+        self._routed: dict[Routing, tuple[Ints, Floats]] = {}
+        self._uses: dict[Routing, NDArray[np.int64]] = {}
         self._finished = False
         self._num_rows = {"tokens": 0, "logits": 0}
         self._num_ids = 2**31
@@ -175,10 +120,10 @@ class ReferenceGraph:
 
         self._record(run)
 
-    def add(self, out: Buffer, x: Buffer) -> None:
-        """Record out += x."""
+    def add(self, out: Buffer, x: Buffer, scale: float = 1.0) -> None:
+        """Record out += scale * x."""
         self._expect(x, out.width, out.rows)
-        self._record(lambda step: self._write(out, self.view(out) + self.view(x)))
+        self._record(lambda step: self._write(out, add(self.view(out), self.view(x), scale)))
 
     def linear(self, out: Buffer, x: Buffer, weight: QuantMatrix, bias: Floats | None = None) -> None:
         """Record out = x weight^T + bias."""
@@ -293,6 +238,73 @@ class ReferenceGraph:
 
         self._record(run)
 
+    def route_topk(
+        self,
+        logits: Buffer,
+        num_chosen: int,
+        scoring: str = "softmax",
+        renormalise: bool = True,
+        scale: float = 1.0,
+        bias: Floats | None = None,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        group_top: int = 2,
+    ) -> Routing:
+        """Record the choice of experts by a router's logits; return the handle that expert_ffn takes."""
+        self._refuse_finished()
+        self._expect(logits, logits.width, "tokens")
+        example = np.empty((0, logits.width), np.float32)
+        check_router(example, num_chosen, scoring, bias, num_groups, top_groups, group_top)
+        routing = Routing(logits.width, num_chosen)
+        self._uses[routing] = np.zeros(logits.width + 1, np.int64)
+
+        def run(step: Step) -> None:
+            self._routed[routing] = ids, _ = route_topk(
+                self.view(logits),
+                num_chosen,
+                scoring,
+                renormalise,
+                scale,
+                bias,
+                num_groups,
+                top_groups,
+                group_top,
+            )
+            counts = np.bincount(ids.reshape(-1), minlength=logits.width)
+            self._uses[routing] += [*counts, np.count_nonzero(counts)]
+
+        self._record(run)
+        return routing
+
+    def expert_ffn(
+        self,
+        out: Buffer,
+        x: Buffer,
+        routing: Routing,
+        bank: ExpertBank,
+        activation: str = "silu",
+        limit: float = 7.0,
+    ) -> None:
+        """Record out = the weighted sum of what the chosen experts make of x; see expert_ffn_ref."""
+        width, _ = check_bank(bank, activation)
+        self._expect(x, width, "tokens")
+        self._expect(out, width, "tokens")
+        self._expect_routing(routing, bank)
+
+        def run(step: Step) -> None:
+            ids, weights = self._routed[routing]
+            self._write(out, expert_ffn(self.view(x), ids, weights, bank, activation, limit, self._precision))
+
+        self._record(run)
+
+    def routed(self, routing: Routing) -> tuple[Ints, Floats]:
+        """Return ids and weights [T, K] of the last step, valid until the next run."""
+        return self._routed[routing]
+
+    def expert_uses(self, routing: Routing) -> NDArray[np.int64]:
+        """Return [E + 1]: tokens that each expert served in all runs; last, how often one was read."""
+        return self._uses[routing]
+
     def select_logit_rows(self, out: Buffer, x: Buffer) -> None:
         """Record out = x[logit_rows]; ``out`` is a logit buffer."""
         self._expect(x, out.width, "tokens")
@@ -367,6 +379,12 @@ class ReferenceGraph:
             raise ValueError("the buffer belongs to another graph")
         if (buffer.width, buffer.rows) != (width, rows):
             raise ValueError(f"buffer must be [{rows}, {width}], got [{buffer.rows}, {buffer.width}]")
+
+    def _expect_routing(self, routing: Routing, bank: ExpertBank) -> None:
+        if routing not in self._uses:
+            raise ValueError("the routing belongs to another graph")
+        if routing.num_experts != bank.num_experts:
+            raise ValueError(f"the router has {routing.num_experts} experts, the bank {bank.num_experts}")
 
     def _expect_product(self, out: Buffer, x: Buffer, weight: QuantMatrix) -> None:
         self._expect(x, weight.shape[1], x.rows)

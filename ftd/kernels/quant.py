@@ -169,7 +169,7 @@ class ExpertBank:
 
         gate_up [2F, D]  rows 0..F-1 are gate's, the others up's;   or   gate [F, D] and up [F, D]
         down    [D, F]
-        gate_up_bias [1, 2F] or gate_bias [1, F] and up_bias [1, F], and down_bias [1, D]: f32, where there are
+        gate_up_bias [1, 2F] or gate_bias [1, F] and up_bias [1, F], and down_bias [1, D]: f32, if any
     """
 
     layer: int

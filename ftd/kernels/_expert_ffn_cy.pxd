@@ -1,0 +1,40 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The ops of expert_ffn for programs: see src/expert_ffn.h."""
+
+from libc.stdint cimport int32_t, int64_t
+
+from ftd.kernels._matmul_cy cimport Product
+from ftd.kernels._pool cimport Op, OpFn
+
+cdef extern from "expert_ffn.h" namespace "ftd" nogil:
+    cdef struct ExpertFfnArgs "ftd::ExpertFfnArgs":
+        const float* x
+        const int32_t* ids
+        const float* weights
+        float* out
+        int64_t* uses
+        int64_t width
+        int64_t inner
+        int64_t stride
+        int32_t num_experts
+        int32_t num_chosen
+        int32_t num_gate_up
+        int32_t clamped
+        float limit
+        float alpha
+        OpFn quantize
+        OpFn matmul
+        Product gate_up[2]
+        Product down
+
+    int64_t place_expert_workspace(ExpertFfnArgs* args, char* memory, int64_t tokens, int64_t parts)
+    int32_t NUM_EXPERT_OPS "ftd::NUM_EXPERT_OPS"
+
+# Takes the bank's matrices and the constants over; x, ids, weights, out, uses and the workspace are left to the caller,
+# who keeps the bank alive.
+cdef int fill_expert_args(
+    ExpertFfnArgs* args, object bank, int num_chosen, object activation, float limit, bint fast
+) except -1
+
+# Writes the NUM_EXPERT_OPS ops that compute args.
+cdef void fill_expert_ops(const ExpertFfnArgs* args, Op* ops) noexcept

@@ -1,0 +1,81 @@
+// Arguments of the ops of expert_ffn, which run in this order:
+//
+//   sort      pairs (token, choice) by expert; counts the experts' uses
+//   gather    rows of x in that order, quantised
+//   gate_up   each named expert's products with its rows
+//   activate  what goes to down, quantised
+//   down      each named expert's product
+//   combine   the weighted sum of each token's rows
+//
+// The products are matmul's: an expert is one call of its op for the rows of that expert, so bits, formats and
+// instruction sets are matmul's too. All parts work on every expert, each on its share of the matrix rows.
+#pragma once
+#include "matmul.h"
+#include "op.h"
+
+namespace ftd {
+
+struct ExpertFfnArgs {
+    const float* x;        // [T, D]
+    const int32_t* ids;    // [T, K]
+    const float* weights;  // [T, K]
+    float* out;            // [T, D]
+    int64_t* uses;         // [E + 1] or null: adds each expert's pairs, and at E the experts that were read
+    int64_t width;         // D
+    int64_t inner;         // F
+    int64_t stride;        // bytes of a record
+    int32_t num_experts;   // E
+    int32_t num_chosen;    // K
+    int32_t num_gate_up;   // 1: gate_up[0] is [2F, D]; 2: gate and up
+    int32_t clamped;       // activation: 1 clamped, 0 silu
+    float limit;
+    float alpha;
+    OpFn quantize;
+    OpFn matmul;
+    Product gate_up[2];    // of expert 0; out is set for each expert
+    Product down;
+    // Workspace, rows of T * K pairs
+    int32_t* order;        // [T * K] pair at each place
+    int32_t* place;        // [T * K] place of each pair
+    int32_t* starts;       // [E + 1] first place of each expert
+    int32_t* named;        // [1 + E] number of experts with pairs, and their ids
+    float* rows;           // [T * K, D] x, then the results of down
+    float* gate;           // [T * K, 2F] gate and up, or [T * K, F]
+    float* up;             // [T * K, F] if num_gate_up is 2
+    float* hidden;         // [T * K, F]
+    Activations row_codes;     // of rows
+    Activations hidden_codes;  // of hidden
+    char* scratch;             // of each part
+    int64_t scratch_stride;
+};
+
+constexpr int32_t NUM_EXPERT_OPS = 6;
+
+// Lays the workspace for steps of `tokens` tokens into memory (64-aligned; null: only counts) and returns its bytes.
+inline int64_t place_expert_workspace(ExpertFfnArgs* a, char* memory, int64_t tokens, int64_t parts) {
+    const int64_t pairs = tokens * a->num_chosen;
+    int64_t used = 0;
+    const auto take = [&](int64_t bytes) {
+        char* at = memory ? memory + used : nullptr;
+        used += (bytes + 63) / 64 * 64;
+        return at;
+    };
+    a->order = reinterpret_cast<int32_t*>(take(4 * pairs));
+    a->place = reinterpret_cast<int32_t*>(take(4 * pairs));
+    a->starts = reinterpret_cast<int32_t*>(take(4 * (a->num_experts + 1)));
+    a->named = reinterpret_cast<int32_t*>(take(4 * (a->num_experts + 1)));
+    a->rows = reinterpret_cast<float*>(take(4 * pairs * a->width));
+    a->gate = reinterpret_cast<float*>(take(4 * pairs * a->inner * (a->num_gate_up == 1 ? 2 : 1)));
+    a->up = reinterpret_cast<float*>(take(a->num_gate_up == 1 ? 0 : 4 * pairs * a->inner));
+    a->hidden = reinterpret_cast<float*>(take(4 * pairs * a->inner));
+    char* codes = take(activation_bytes(pairs, a->width));
+    if (codes) a->row_codes = place_activations(codes, pairs, a->width);
+    codes = take(activation_bytes(pairs, a->inner));
+    if (codes) a->hidden_codes = place_activations(codes, pairs, a->inner);
+    const int64_t widest = a->width > a->inner ? a->width : a->inner;
+    a->scratch_stride = (matmul_scratch_bytes(widest) + 63) / 64 * 64;
+    a->scratch = take(parts * a->scratch_stride);
+    return used;
+}
+
+}  // namespace ftd

@@ -1,0 +1,129 @@
+// The ops of expert_ffn; only _expert_ffn_cy includes this.
+#pragma once
+#include <cstring>
+
+#include "expert_ffn.h"
+
+namespace ftd {
+
+inline Activations rows_from(const Activations& x, int64_t row) {
+    const int64_t items = row * x.blocks;
+    Activations from = x;
+    from.q += items * BLOCK;
+    from.d += items;
+    from.z += items;
+    from.sum32 += items;
+    from.sum16 += 2 * items;
+    from.q_sum += items;
+    return from;
+}
+
+// Quantises one row of K values as row `row` of `out`.
+inline void quantize_rows(const ExpertFfnArgs& a, const float* x, const Activations& out, int64_t k, int64_t row) {
+    Step step = {};
+    step.num_tokens = 1;
+    const QuantizeArgs args = {x, k, ROWS_TOKENS, rows_from(out, row)};
+    a.quantize(&args, &step, 0, 1);
+}
+
+// One part does it all: a counting sort of T * K small numbers. Pairs of one expert keep their order.
+inline void expert_sort_op(const void* args, const Step* step, int32_t thread, int32_t) noexcept {
+    if (thread != 0) return;
+    const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+    const int64_t pairs = static_cast<int64_t>(step->num_tokens) * a.num_chosen;
+    std::memset(a.starts, 0, (a.num_experts + 1) * sizeof(int32_t));
+    for (int64_t i = 0; i < pairs; ++i) ++a.starts[a.ids[i]];
+    int32_t at = 0, named = 0;
+    for (int32_t e = 0; e < a.num_experts; ++e) {
+        const int32_t count = a.starts[e];
+        if (count) a.named[++named] = e;
+        if (a.uses) a.uses[e] += count;
+        a.starts[e] = at;
+        at += count;
+    }
+    a.named[0] = named;
+    if (a.uses) a.uses[a.num_experts] += named;
+    for (int64_t i = 0; i < pairs; ++i) {
+        const int32_t place = a.starts[a.ids[i]]++;
+        a.order[place] = static_cast<int32_t>(i);
+        a.place[i] = place;
+    }
+    for (int32_t e = a.num_experts; e > 0; --e) a.starts[e] = a.starts[e - 1];
+    a.starts[0] = 0;
+}
+
+inline void expert_gather_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
+    const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+    bool needs_codes = false;
+    for (int32_t i = 0; i < a.num_gate_up; ++i) needs_codes = needs_codes || !a.gate_up[i].exact;
+    int64_t begin, end;
+    share(static_cast<int64_t>(step->num_tokens) * a.num_chosen, 1, thread, num_threads, &begin, &end);
+    for (int64_t row = begin; row < end; ++row) {
+        float* to = a.rows + row * a.width;
+        std::memcpy(to, a.x + a.order[row] / a.num_chosen * a.width, a.width * sizeof(float));
+        if (needs_codes) quantize_rows(a, to, a.row_codes, a.width, row);
+    }
+}
+
+inline Product of_expert(const Product& first, int64_t bytes, float* out) {
+    Product p = first;
+    for (const void*& plane : p.weight.planes)
+        if (plane) plane = static_cast<const char*>(plane) + bytes;
+    if (p.bias) p.bias = reinterpret_cast<const float*>(reinterpret_cast<const char*>(p.bias) + bytes);
+    p.out = out;
+    return p;
+}
+
+// One call of matmul for each named expert; which share of an expert a part takes moves on from expert to expert, so
+// that matrices of few tiles keep all parts busy.
+template <class Fill>
+inline void for_each_expert(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads, const Fill& fill) {
+    for (int32_t i = 0; i < a.named[0]; ++i) {
+        const int32_t e = a.named[1 + i];
+        Product products[2];
+        MatmulArgs call = {};
+        Step step = {};
+        call.products = products;
+        call.rows = ROWS_TOKENS;
+        call.scratch = a.scratch + thread * a.scratch_stride;
+        call.scratch_stride = 0;
+        step.num_tokens = a.starts[e + 1] - a.starts[e];
+        fill(e, static_cast<int64_t>(a.starts[e]), products, &call);
+        a.matmul(&call, &step, (thread + i) % num_threads, num_threads);
+    }
+}
+
+inline void expert_gate_up_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
+    const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+    for_each_expert(a, thread, num_threads, [&](int32_t e, int64_t row, Product* products, MatmulArgs* call) {
+        call->num_products = a.num_gate_up;
+        call->x = a.rows + row * a.width;
+        call->activations = rows_from(a.row_codes, row);
+        const int64_t stride = a.num_gate_up == 1 ? 2 * a.inner : a.inner;
+        products[0] = of_expert(a.gate_up[0], e * a.stride, a.gate + row * stride);
+        if (a.num_gate_up == 2) products[1] = of_expert(a.gate_up[1], e * a.stride, a.up + row * stride);
+    });
+}
+
+inline void expert_down_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
+    const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+    for_each_expert(a, thread, num_threads, [&](int32_t e, int64_t row, Product* products, MatmulArgs* call) {
+        call->num_products = 1;
+        call->x = a.hidden + row * a.inner;
+        call->activations = rows_from(a.hidden_codes, row);
+        products[0] = of_expert(a.down, e * a.stride, a.rows + row * a.width);
+    });
+}
+
+}  // namespace ftd
+
+#define FTD_BODY "expert_ffn.inl"
+#include "each_isa.h"
+#undef FTD_BODY
+
+namespace ftd {
+
+inline OpFn expert_activate_select(int32_t isa) { return FTD_SELECT(isa, expert_activate_op); }
+inline OpFn expert_combine_select(int32_t isa) { return FTD_SELECT(isa, expert_combine_op); }
+
+}  // namespace ftd

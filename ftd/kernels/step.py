@@ -1,0 +1,80 @@
+"""The arrays of one step, the largest step that a graph accepts, and the check of a step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.kernels.shapes import expect, expect_range
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What changes from step to step; the letters are those of ``ReferenceGraph.run``."""
+
+    ids: Ints
+    positions: Ints
+    kv_index: Ints
+    q_start: Ints
+    kv_len: Ints
+    page_table: Ints
+    logit_rows: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The largest step a graph accepts."""
+
+    max_tokens: int
+    max_sequences: int
+    max_logits: int
+    page_size: int
+    max_pages_per_sequence: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def check_step(step: Step, limits: Limits, num_ids: int, num_pages: int) -> None:
+    """Raise ValueError unless a step fits the limits and every index in it lies in range.
+
+    num_ids    rows of the embedding
+    num_pages  pages of the smallest KV array
+    """
+    tokens, sequences, logits = len(step.ids), len(step.kv_len), len(step.logit_rows)
+    expect("ids", step.ids, "int32", ("T",))
+    expect("positions", step.positions, "int32", (tokens,))
+    expect("kv_index", step.kv_index, "int32", (tokens,))
+    expect("q_start", step.q_start, "int32", (sequences + 1,))
+    expect("kv_len", step.kv_len, "int32", (sequences,))
+    expect("page_table", step.page_table, "int32", (sequences, "max_pages"))
+    expect("logit_rows", step.logit_rows, "int32", ("num_logits",))
+    expect_range("tokens of a step", tokens, tokens, 1, limits.max_tokens)
+    expect_range("sequences of a step", sequences, sequences, 1, limits.max_sequences)
+    expect_range("logits of a step", logits, logits, 0, limits.max_logits)
+    columns = step.page_table.shape[1]
+    expect_range("columns of page_table", columns, columns, 1, limits.max_pages_per_sequence)
+    if step.q_start[0] != 0 or step.q_start[-1] != tokens or (np.diff(step.q_start) < 0).any():
+        raise ValueError(f"q_start must rise from 0 to {tokens}, got {step.q_start.tolist()}")
+    _expect_values("ids", step.ids, num_ids)
+    _expect_values("logit_rows", step.logit_rows, tokens)
+    _expect_values("kv_index", step.kv_index, num_pages * limits.page_size)
+    _expect_values("kv_len", step.kv_len, columns * limits.page_size + 1)
+    used = np.arange(columns) < -(-step.kv_len[:, None] // limits.page_size)
+    _expect_values("page_table", step.page_table[used], num_pages)
+    length = np.repeat(step.kv_len, np.diff(step.q_start))
+    if (step.positions < 0).any() or (step.positions >= length).any():
+        wrong = int(np.flatnonzero((step.positions < 0) | (step.positions >= length))[0])
+        raise ValueError(
+            f"position of token {wrong} must be below {length[wrong]}, got {step.positions[wrong]}"
+        )
+
+
+def _expect_values(name: str, values: Ints, count: int) -> None:
+    """Raise ValueError unless all values lie in 0 .. count - 1."""
+    if values.size:
+        expect_range(name, int(values.min()), int(values.max()), 0, count - 1)
