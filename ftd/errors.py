@@ -10,7 +10,7 @@
     ├── Conflict           ModelInUse
     ├── Busy
     ├── TransferError      InsufficientSpace
-    ├── CorruptData        InvalidFtw · InvalidGguf · DamagedBlob
+    ├── CorruptData        InvalidFtw · InvalidGguf · InvalidCheckpoint · DamagedBlob
     └── EngineError        OutOfMemory · EngineDied · KernelUnavailable
 
 A message states the fact with the values (lower case, no full stop); the hint is one imperative sentence.
@@ -128,6 +128,10 @@ class InvalidFtw(CorruptData):
 
 class InvalidGguf(CorruptData):
     """A GGUF file breaks the format or uses something unknown."""
+
+
+class InvalidCheckpoint(CorruptData):
+    """A Hugging Face checkpoint breaks its format, lacks a file, or contradicts its own config."""
 
 
 class DamagedBlob(CorruptData):

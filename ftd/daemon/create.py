@@ -24,7 +24,8 @@ from ftd.chat.templates import check_template
 from ftd.daemon import modelinfo as info
 from ftd.daemon.create_request import CreateRequest
 from ftd.errors import BlobNotFound, InvalidRequest, ModelNotFound, Unsupported
-from ftd.ftw.import_gguf import ImportedModel, import_gguf
+from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.imported import ImportedModel
 from ftd.ftw.sink import BlobSink, BlobWriter
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, Manifest, build_manifest

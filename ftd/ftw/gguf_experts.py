@@ -38,17 +38,16 @@ class Bank:
         return self.info.num_bytes // self.num_experts
 
 
-def plan(
-    family: Family, model: GgufModel, num_layers: int, num_experts: int, size: dict[str, int]
-) -> list[list[Bank]]:
+def plan(family: Family, model: GgufModel, num_layers: int, size: dict[str, int]) -> list[list[Bank]]:
     """Return the banks of each layer; raise InvalidGguf for one that is missing or of another shape."""
     return [
-        [_bank(model, f"blk.{layer}.{part.gguf}", part, num_experts, size) for part in family.experts]
+        [_bank(model, f"blk.{layer}.{part.gguf}", part, size) for part in family.experts]
         for layer in range(num_layers if family.experts else 0)
     ]
 
 
-def _bank(model: GgufModel, name: str, part: ExpertPart, num_experts: int, size: dict[str, int]) -> Bank:
+def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int]) -> Bank:
+    num_experts = size["E"]
     if name not in model.source:
         raise InvalidGguf(f"tensor {name} is missing")
     file, info = model.source[name]

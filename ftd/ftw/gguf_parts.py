@@ -143,3 +143,20 @@ OUTER = (
 def silu(settings: Settings) -> dict[str, Json]:
     """Return the settings of a model that has none of its own."""
     return {"hidden_act": "silu"}
+
+
+def sizes(family: Family, hyper: dict[str, Json]) -> dict[str, int]:
+    """Return what the letters of shapes stand for in a model of these settings."""
+    number = {key: value for key, value in hyper.items() if isinstance(value, int)}
+    heads, head_dim = number["num_attention_heads"], number["head_dim"]
+    return {
+        "D": number["hidden_size"],
+        "F": number["moe_intermediate_size" if family.experts else "intermediate_size"],
+        "V": number["vocab_size"],
+        "E": number.get("num_experts", 0),
+        "S": number.get("shared_expert_intermediate_size", 0),
+        "H": heads,
+        "Q": heads * head_dim,
+        "W": number["num_key_value_heads"] * head_dim,
+        "C": head_dim,
+    }

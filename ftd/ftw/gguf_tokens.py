@@ -6,6 +6,7 @@ control token whatever type the file gives it.
 """
 
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
         bos, eos = 1 if bos is None else bos, 2 if eos is None else eos  # SentencePiece's own places
     add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
     named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
-    ends = _ends_by_text(texts[:count])
+    ends = ends_by_text(enumerate(texts[:count]))
     return Tokens(
         bos_id=bos,
         eos_ids=list(dict.fromkeys([*(token for token in named if token is not None), *ends])),
@@ -117,9 +118,9 @@ def _adds_bos(metadata: dict[str, Value]) -> bool:
     )
 
 
-def _ends_by_text(texts: list[str]) -> list[int]:
-    """Return the ids of the tokens whose text says that a generation ends."""
-    found = {text: index for index, text in enumerate(texts) if text in END_TEXTS}
+def ends_by_text(texts: Iterable[tuple[int, str]]) -> list[int]:
+    """Return the ids of the tokens, given as (id, text), whose text says that a generation ends."""
+    found = {text: index for index, text in texts if text in END_TEXTS}
     if any(pair <= found.keys() for pair in _HARMONY_TEXTS):
         found.pop("<|end|>", None)
     return list(found.values())

@@ -8,8 +8,8 @@ is written; blobs appear when all succeeded.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from ftd.errors import InvalidGguf
 from ftd.ftw import gguf_blocks, gguf_experts
-from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Json
+from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_families import family_of, hyperparameters
-from ftd.ftw.gguf_parts import Family, Part
+from ftd.ftw.gguf_parts import Family, Part, sizes
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
+from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.tokenizer_json import tokenizer_json
-from ftd.ftw.writer import BlobDescriptor, FtwWriter
+from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS
 from ftd.log import fields
 
@@ -35,7 +36,6 @@ SLAB_BYTES = 4 << 20  # small enough that the allocator reuses memory instead of
 SHOWN_ITEMS = 5  # longer metadata arrays are shown as empty, as Ollama does
 _BLOCK_BYTES = {name: (block, block_bytes) for name, block, block_bytes in TYPES.values()}
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.(.+)", re.ASCII)
-Progress = Callable[[int, int], None]
 
 _FILE_TYPES = {
     **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
@@ -53,19 +53,6 @@ _FILE_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedModel:
-    """What an import made: the config blob, the other blobs, and what other layers of the manifest hold."""
-
-    config: FtwConfig
-    config_digest: str
-    config_size: int
-    blobs: tuple[BlobDescriptor, ...]
-    chat_template: str | None
-    system: str | None = None
-    parameters: dict[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class _Planned:
     """One tensor to copy; ``head_dim`` is set where rows must be sorted back."""
 
@@ -78,11 +65,7 @@ class _Planned:
     vector: bool
 
 
-def _no_progress(done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_progress) -> ImportedModel:
+def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = no_progress) -> ImportedModel:
     """Convert a GGUF model to FTW blobs in ``sink``.
 
     paths: one file, any one shard with the others beside it, or all shards in any order.
@@ -120,43 +103,22 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = _no_
                 writer.add(planned.name, planned.format, planned.shape, _planes(planned, scratch))
                 advance(planned.info.num_bytes)
             gguf_experts.write(writer, experts, advance)
-            with sink.new() as blob:
-                blob.write(tokenizer)
-                tokenizer_blob = BlobDescriptor(TOKENIZER_MEDIA_TYPE, *blob.commit())
+            tokenizer_blob = write_tokenizer(sink, tokenizer)
             written = writer.finish(draft)
     seconds = time.monotonic() - started
     log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / max(seconds, 1e-9) / 1e6))
-    return ImportedModel(
-        config=written.config,
-        config_digest=written.config_blob.digest,
-        config_size=written.config_blob.size,
-        blobs=(*written.weights, tokenizer_blob),
-        chat_template=template if isinstance(template, str) and template else None,
-    )
+    return imported(written, tokenizer_blob, template if isinstance(template, str) else None)
 
 
 def _plan(
     family: Family, model: GgufModel, hyper: dict[str, Json]
 ) -> tuple[list[_Planned], list[list[gguf_experts.Bank]]]:
     """Match the model's tensors with the family's; return them in the order in which a step uses them."""
-    number = {key: value for key, value in hyper.items() if isinstance(value, int)}
-    head_dim = number["head_dim"]
-    num_experts = number.get("num_experts", 0)
-    size = {
-        "D": number["hidden_size"],
-        "F": number["moe_intermediate_size" if family.experts else "intermediate_size"],
-        "V": number["vocab_size"],
-        "E": num_experts,
-        "S": number.get("shared_expert_intermediate_size", 0),
-        "H": number["num_attention_heads"],
-        "Q": number["num_attention_heads"] * head_dim,
-        "W": number["num_key_value_heads"] * head_dim,
-        "C": head_dim,
-    }
+    size, num_layers = sizes(family, hyper), int(str(hyper["num_hidden_layers"]))
     wanted: list[tuple[str, str, Part]] = [
         (part.gguf, part.name, part) for part in family.outer if part.name.startswith("model.embed")
     ]
-    for layer in range(number["num_hidden_layers"]):
+    for layer in range(num_layers):
         wanted += [
             (f"blk.{layer}.{part.gguf}", f"model.layers.{layer}.{part.name}", part) for part in family.layer
         ]
@@ -168,11 +130,11 @@ def _plan(
         if gguf_name in model.source:
             file, info = model.source[gguf_name]
             plan.append(
-                _planned(file, info, name, part, tuple(size[letter] for letter in part.shape), head_dim)
+                _planned(file, info, name, part, tuple(size[letter] for letter in part.shape), size["C"])
             )
         elif part.required:
             raise InvalidGguf(f"tensor {gguf_name} is missing")
-    experts = gguf_experts.plan(family, model, number["num_hidden_layers"], num_experts, size)
+    experts = gguf_experts.plan(family, model, num_layers, size)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
     known |= {bank.info.name for layer in experts for bank in layer}
     unknown = [name for name in model.source if name not in known]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ftd.errors import FtdError
 from ftd.ftw import reader
 from ftd.ftw.format import EXPERTS_MEDIA_TYPE
-from ftd.ftw.import_gguf import ImportedModel, import_gguf
+from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.imported import ImportedModel
 from ftd.ftw.sink import DirectorySink
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.quant import QuantMatrix

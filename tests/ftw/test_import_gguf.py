@@ -16,7 +16,8 @@ from ftd.ftw import reader
 from ftd.ftw.format import DENSE_MEDIA_TYPE, TOKENIZER_MEDIA_TYPE
 from ftd.ftw.gguf import GgufFile
 from ftd.ftw.gguf_blocks import FORMAT_BY_TYPE
-from ftd.ftw.import_gguf import ImportedModel, import_gguf
+from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.imported import ImportedModel
 from ftd.ftw.sink import DirectorySink
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.quant import QuantMatrix
