@@ -6,6 +6,7 @@ Owns the model, the pages and the scheduler of one loaded model. One thread call
 request may do is checked when it arrives; after that nothing about it can fail.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -89,7 +90,7 @@ class Engine:
         self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache)
         self._arrays = StepArrays(self.plan)
         self._sampler = Sampler(self.config.vocab_size)
-        self._grammars = Grammars(self.config.vocab_size)
+        self._grammars = Grammars()
         self._embedder = Embedder(send)
         self._request_ids: set[int] = set()
         self._failures: dict[int, FtdError] = {}
@@ -192,6 +193,7 @@ class Engine:
             has_prefill = has_prefill or entry.sequence.is_prefill
             if entry.sequence.admitted_ns == 0:
                 entry.sequence.admitted_ns = started_ns
+        self._prepare(batch)
         step = batch.fill(self._arrays)
         run_ns = time.monotonic_ns()
         self.model.run(*step)
@@ -219,17 +221,26 @@ class Engine:
         if self._debug_checks:
             self._scheduler.check()
 
+    def _prepare(self, batch: Batch) -> None:
+        """Compute the masks of constrained sequences; what fails here fails again where it is needed."""
+        for sequence in batch.sampled_sequences:
+            if sequence.constraint is not None:
+                with contextlib.suppress(InvalidOption):
+                    sequence.constraint.prepare()
+
     def _sample(self, batch: Batch) -> tuple[list[int], dict[int, TokenLogprob]]:
         """Choose the next id of each sequence that gets one; the second value holds what was asked for."""
         sampled: list[int] = []
         logprobs: dict[int, TokenLogprob] = {}
         logits = self.model.logits
         for row, sequence in enumerate(batch.sampled_sequences):
-            bound = sequence.constraint
+            bound, row_logits = sequence.constraint, logits[row]
             try:
-                token = self._sampler.sample(
-                    logits[row] if bound is None else bound.apply(logits[row]), sequence
-                )
+                if bound is not None:
+                    if sequence.num_logprobs >= 0:  # those are the model's own
+                        row_logits = row_logits.copy()
+                    bound.apply(row_logits)
+                token = self._sampler.sample(row_logits, sequence)
                 if bound is not None and token not in sequence.stop_ids:
                     sequence.is_complete = bound.consume(token)
             except (EngineError, InvalidOption) as exc:

@@ -1,17 +1,18 @@
 """Constrained output: which ids may come next so that what a request answers stays in its grammar.
 
-    generate ─▶ compile, first mask ··▶ mask the logits ─▶ sample ─▶ consume ─▶ next mask ··▶
-                └── helper thread ──┘        └──── thread of the step loop ───┘    └ helper ┘
+    generate ─▶ compile, first mask ··▶ apply to the logits ─▶ sample ─▶ consume ─▶ emit ─▶ prepare ─▶ …
+                └── helper thread ──┘   └──────────────── thread of the step loop ────────────────┘
 
-The helper works without the GIL while the next step computes. Only one thread at a time touches a matcher:
-the step loop waits for the mask before it samples, and asks for the next one after it has consumed.
+Compiling takes milliseconds to a second and runs beside the steps of others, without the GIL. A mask takes
+some ten microseconds, less than handing it to another thread: it is computed by the step loop, after the ids
+of the last step have gone out.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 Floats = NDArray[np.float32]
-Allowed = NDArray[np.bool_]
+Bits = NDArray[np.bool_]
 
 # An automaton state takes 1 to 2 KiB; the library's own limits bound the work of one mask
 MAX_LEXER_STATES = 50_000
@@ -35,7 +36,7 @@ KEPT_MATCHERS = 16
 
 
 class Constraint:
-    """What binds one sequence's output; ``apply`` and ``consume`` take turns."""
+    """What binds one sequence's output; ``apply`` and ``consume`` take turns, ``prepare`` comes between."""
 
     def __init__(self, grammars: Grammars, grammar: Grammar) -> None:
         self._grammars = grammars
@@ -44,21 +45,27 @@ class Constraint:
         self._is_free = bool(grammar.free_until)
         self._has_begun = False
         self._tail = b""
+        self._mask = b""
         self._matcher: LLMatcher | None = None
-        self._mask: Future[bytes] = grammars.submit(self._start)
+        self._starting: Future[LLMatcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
 
-    def apply(self, logits: Floats) -> Floats:
-        """Return ``logits`` [V] with minus infinity where an id is not allowed; good until the next call.
+    def prepare(self) -> None:
+        """Compute the mask that the next ``apply`` needs, unless the grammar is still being compiled."""
+        if not self._is_free and (self._starting is None or self._starting.done()):
+            self._compute_mask()
 
-        Waits for the mask. Raises InvalidOption when the grammar is invalid or too complex to be followed.
+    def apply(self, logits: Floats) -> None:
+        """Write minus infinity into ``logits`` [V] where an id is not allowed.
+
+        Waits for the compiler. Raises InvalidOption when the grammar is invalid, or too complex to follow.
         """
         if self._is_free:
-            return logits
-        detours = () if self._has_begun else tuple(self._grammar.detours)
-        return self._grammars.masked(logits, self._mask.result(), detours)
+            return
+        self._compute_mask()
+        forbid(logits, self._mask, () if self._has_begun else tuple(self._grammar.detours))
 
     def consume(self, token: int) -> bool:
-        """Move on behind ``token``, which was sampled under ``apply``, and begin to compute the next mask.
+        """Move on behind ``token``, which was sampled under ``apply``.
 
         Return whether the grammar's text has ended, so that nothing may follow. Raises InvalidOption.
         """
@@ -69,18 +76,15 @@ class Constraint:
             self._watch(token)
             return False
         matcher = self._matcher
-        assert matcher is not None and self._mask.done(), "apply comes before consume"
-        self._has_begun = True
+        assert matcher is not None, "apply comes before consume"
+        self._has_begun, self._mask = True, b""
         if not matcher.consume_token(token):
             raise _failure(matcher)
-        if matcher.is_stopped():
-            return True
-        self._mask = self._grammars.submit(self._next_mask)
-        return False
+        return matcher.is_stopped()
 
     def close(self) -> None:
         """Give the matcher back; nothing may be called after that."""
-        if self._matcher is not None and self._mask.done() and self._mask.exception() is None:
+        if self._matcher is not None:
             self._grammars.give_back(self._grammar.text, self._matcher)
         self._matcher = None
 
@@ -94,24 +98,21 @@ class Constraint:
         else:
             self._tail = self._tail[-len(self._free_until) :]
 
-    def _start(self) -> bytes:
-        self._matcher = self._grammars.matcher(self._grammar.text)
-        return self._next_mask()
-
-    def _next_mask(self) -> bytes:
-        assert self._matcher is not None
-        mask = self._matcher.compute_bitmask()
-        if self._matcher.is_error():
-            raise _failure(self._matcher)
-        return mask
+    def _compute_mask(self) -> None:
+        if self._starting is not None:
+            self._matcher, self._starting = self._starting.result(), None
+        if not self._mask:
+            assert self._matcher is not None
+            mask = self._matcher.compute_bitmask()
+            if self._matcher.is_error():
+                raise _failure(self._matcher)
+            self._mask = mask
 
 
 class Grammars:
-    """The vocabulary that constraints are written in, and the thread that computes masks. One per engine."""
+    """The vocabulary that constraints are written in, and the thread that compiles. One per engine."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-        self._masked = np.empty(vocab_size, np.float32)
+    def __init__(self) -> None:
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: LLTokenizer | None = None
         self._idle: OrderedDict[str, list[LLMatcher]] = OrderedDict()
@@ -142,22 +143,10 @@ class Grammars:
         tokens = self._vocabulary.tokens
         return tokens[token] if token < len(tokens) else b""
 
-    def masked(self, logits: Floats, mask: bytes, also: Sequence[int] = ()) -> Floats:
-        """Return a copy of ``logits`` [V] that forbids what has no bit in ``mask`` and is not in ``also``."""
-        bits = np.frombuffer(mask, np.uint8)
-        count = min(self._vocab_size, 8 * len(bits))
-        allowed: Allowed = np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
-        for token in also:
-            if token < count:
-                allowed[token] = True
-        self._masked.fill(-np.inf)
-        np.copyto(self._masked[:count], logits[:count], where=allowed)
-        return self._masked
-
-    def submit(self, work: object) -> Future[bytes]:
+    def submit(self, work: Callable[[], LLMatcher]) -> Future[LLMatcher]:
         """Run ``work()`` in the helper thread."""
         assert self._helper is not None
-        return self._helper.submit(work)  # type: ignore[arg-type]
+        return self._helper.submit(work)
 
     def matcher(self, text: str) -> LLMatcher:
         """Return a matcher at the start of the grammar ``text``; runs in the helper. Raises InvalidOption."""
@@ -191,6 +180,21 @@ class Grammars:
                 self._idle[oldest].pop()
                 if not self._idle[oldest]:
                     del self._idle[oldest]
+
+
+def forbid(logits: Floats, mask: bytes, but: Sequence[int] = ()) -> None:
+    """Write minus infinity into ``logits`` [V] where ``mask`` has no bit, except at the ids ``but``.
+
+    mask: bit i % 8 of byte i // 8 is that of id i; ids behind its end have none.
+    """
+    bits = np.invert(np.frombuffer(mask, np.uint8))
+    count = min(len(logits), 8 * len(bits))
+    forbidden: Bits = np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
+    for token in but:
+        if token < count:
+            forbidden[token] = False
+    np.copyto(logits[:count], -np.inf, where=forbidden)
+    logits[count:] = -np.inf
 
 
 class _Words:
