@@ -1,0 +1,158 @@
+"""config.json as the hyperparameters of FTW: one spelling for what families spell in several ways.
+
+What the engine reads is copied; what changes the computation in a way that nobody here knows is refused by
+name. Sizes are bounded before they are multiplied.
+"""
+
+from typing import Any
+
+from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw.checkpoint import Checkpoint
+from ftd.ftw.format import MAX_EXPERTS, Json
+from ftd.ftw.gguf_families import FAMILIES
+from ftd.ftw.gguf_moe import MOE_FAMILIES
+from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
+
+FAMILY_BY_TYPE: dict[str, Family] = {
+    family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
+}
+_ALIASES = {"mistral": "llama", "granitemoeshared": "granitemoe"}
+# Families whose definition divides the weights of the chosen experts by their sum
+_ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss")
+# Copied as they are where the model has them
+_COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameters rope_local_base_freq
+    partial_rotary_factor layer_types use_sliding_window max_window_layers sliding_window
+    query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping mlp_bias attention_multiplier
+    embedding_multiplier residual_multiplier logits_scaling""".split()  # noqa: SIM905
+
+
+class _Config:
+    """Typed and bounded look-ups in config.json."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def integer(self, *names: str, default: int | None = None, high: int = MAX_DIM) -> int:
+        """Return the first of ``names`` that is set, a positive integer."""
+        name = next((name for name in names if self.values.get(name) is not None), names[0])
+        value = self.values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
+            raise InvalidCheckpoint(f"{name} of config.json is not between 1 and {high}: {value!r:.50}")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a positive finite number."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
+            raise InvalidCheckpoint(f"{name} of config.json is not a positive number: {value!r:.50}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a bool."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise InvalidCheckpoint(f"{name} of config.json is not a bool: {value!r:.50}")
+        return value
+
+
+def family_of(checkpoint: Checkpoint) -> Family:
+    """Return the family of a checkpoint; raise Unsupported with the list of known ones."""
+    model_type = checkpoint.config.get("model_type")
+    if not isinstance(model_type, str):
+        raise InvalidCheckpoint(f"model_type of config.json is not a string: {model_type!r:.50}")
+    known = f"use a model of one of {' '.join(sorted((*FAMILY_BY_TYPE, *_ALIASES)))}"
+    family = FAMILY_BY_TYPE.get(_ALIASES.get(model_type, model_type))
+    if family is None:
+        raise Unsupported(f"model architecture is not supported: {model_type!r:.50}", known)
+    return family
+
+
+def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
+    """Return the settings of a checkpoint under FTW's names."""
+    config = _Config(checkpoint.config)
+    _refuse(family, config)
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", default=max(hidden // heads, 1))
+    groups = config.integer("num_key_value_heads", default=heads)
+    if heads % groups:
+        raise InvalidCheckpoint(f"{heads} heads do not share {groups} key-value heads")
+    moe_size = config.integer("moe_intermediate_size", "intermediate_size") if family.experts else None
+    hyper: dict[str, Json] = {
+        "hidden_size": hidden,
+        "intermediate_size": config.integer("intermediate_size", default=moe_size),
+        "num_hidden_layers": config.integer("num_hidden_layers", high=MAX_LAYERS),
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "head_dim": head_dim,
+        "vocab_size": config.integer("vocab_size"),
+        "max_position_embeddings": config.integer("max_position_embeddings", high=1 << 31),
+        "rms_norm_eps": config.number("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", "lm_head.weight" not in checkpoint.tensors),
+        "attention_bias": "model.layers.0.self_attn.q_proj.bias" in checkpoint.tensors,
+    }
+    hyper |= {name: config.values[name] for name in _COPIED if config.values.get(name) is not None}
+    if not hyper.get("sliding_window"):
+        hyper.pop("sliding_window", None)
+    if family.model_type == "gemma3_text":
+        hyper |= _gemma3(config, hyper)
+    if family.experts:
+        hyper |= _routing(family, config)
+    return hyper
+
+
+def _refuse(family: Family, config: _Config) -> None:
+    quantization = config.values.get("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        if method != "mxfp4" or family.model_type != "gpt_oss":
+            raise Unsupported(
+                f"safetensors quantised by {method!r:.50} are not supported", "use the unquantised model"
+            )
+    if config.values.get("clip_qkv") is not None:
+        raise Unsupported(f"clip_qkv is not supported: {config.values['clip_qkv']!r:.50}")
+    if family.experts and (
+        config.integer("decoder_sparse_step", default=1) != 1 or config.values.get("mlp_only_layers")
+    ):
+        raise Unsupported("layers without experts between layers with experts are not supported")
+
+
+def _gemma3(config: _Config, hyper: dict[str, Json]) -> dict[str, Json]:
+    """Return what older files leave to the defaults of the family."""
+    more: dict[str, Json] = {"query_pre_attn_scalar": config.number("query_pre_attn_scalar", 256)}
+    more["sliding_window"] = config.integer("sliding_window", default=4096)
+    if "layer_types" not in hyper:
+        pattern = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+        more["layer_types"] = [
+            "full_attention" if (index + 1) % pattern == 0 else "sliding_attention"
+            for index in range(config.integer("num_hidden_layers", high=MAX_LAYERS))
+        ]
+    if "rope_parameters" not in hyper:
+        more["rope_theta"] = config.number("rope_theta", 1e6)
+        more["rope_local_base_freq"] = config.number("rope_local_base_freq", 1e4)
+    return more
+
+
+def _routing(family: Family, config: _Config) -> dict[str, Json]:
+    experts = config.integer("num_experts", "num_local_experts", high=MAX_EXPERTS)
+    chosen = config.integer("num_experts_per_tok", high=MAX_EXPERTS)
+    if chosen > experts:
+        raise InvalidCheckpoint(f"a token uses {chosen} of {experts} experts")
+    routing: dict[str, Json] = {
+        "num_experts": experts,
+        "num_experts_per_tok": chosen,
+        "moe_intermediate_size": config.integer("moe_intermediate_size", "intermediate_size"),
+        "norm_topk_prob": family.model_type in _ALWAYS_NORMALISED or config.flag("norm_topk_prob", False),
+    }
+    shared = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    if any(config.values.get(name) for name in shared):
+        routing["shared_expert_intermediate_size"] = config.integer(*shared)
+    if family.model_type == "granitemoe":
+        for name in ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"):
+            routing[name] = config.number(name, 1.0)
+    if family.model_type == "gpt_oss":
+        routing["swiglu_limit"] = config.number("swiglu_limit", 7.0)
+        routing["swiglu_alpha"] = config.number("swiglu_alpha", 1.702)
+    return routing

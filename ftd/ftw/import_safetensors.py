@@ -1,0 +1,211 @@
+"""Hugging Face checkpoints to FTW: bits are kept, names become one spelling, quantisation only where asked.
+
+Tensors stream one after the other in slabs of rows, experts one by one. What can be refused is refused before
+the first byte is written: every tensor of the checkpoint must belong to its family. Blobs appear when all
+succeeded.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw import hf_experts
+from ftd.ftw.checkpoint import Checkpoint
+from ftd.ftw.format import FtwConfig, Json
+from ftd.ftw.gguf_parts import Family, Part, sizes
+from ftd.ftw.hf_config import family_of, hyperparameters
+from ftd.ftw.hf_tensors import Dense, check, target
+from ftd.ftw.hf_tokens import SpecialTokens
+from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
+from ftd.ftw.quantize import QUANTIZED
+from ftd.ftw.safetensors import StoredTensor
+from ftd.ftw.sink import BlobSink
+from ftd.ftw.writer import FtwWriter
+from ftd.log import fields
+
+log = logging.getLogger(__name__)
+
+# Ending in FTW -> endings in checkpoints; a number says which part of the rows of a fused tensor it is
+_SPELLINGS: dict[str, tuple[tuple[str, int], ...]] = {
+    "mlp.gate.weight": (
+        ("block_sparse_moe.gate.weight", 0),
+        ("block_sparse_moe.router.layer.weight", 0),
+        ("block_sparse_moe.router.weight", 0),
+        ("mlp.router.weight", 0),
+    ),
+    "mlp.gate.bias": (("mlp.router.bias", 0),),
+    "mlp.shared_expert.gate_proj.weight": (("shared_mlp.input_linear.weight", 0),),
+    "mlp.shared_expert.up_proj.weight": (("shared_mlp.input_linear.weight", 1),),
+    "mlp.shared_expert.down_proj.weight": (("shared_mlp.output_linear.weight", 0),),
+}
+_FUSED_SHARED = "shared_mlp.input_linear.weight"
+_IGNORED = ("rotary_emb.inv_freq",)  # constants that older files carry
+# Never quantised: a router decides by small differences
+_KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
+
+
+def import_safetensors(
+    files: Mapping[str, Path],
+    sink: BlobSink,
+    progress: Progress = no_progress,
+    quantization: str | None = None,
+) -> ImportedModel:
+    """Convert a Hugging Face checkpoint to FTW blobs in ``sink``.
+
+    files: names in the checkpoint's folder -> where the files lie; config.json, tokenizer.json, the weights
+    and their index, and what there is of generation_config.json, tokenizer_config.json, chat_template.jinja.
+    quantization: None, q8_0 or q4_0 for all matrices but routers; embeddings and output stay at q8_0.
+    progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidCheckpoint or Unsupported.
+    """
+    if quantization is not None and quantization not in QUANTIZED:
+        raise Unsupported(
+            f"quantisation is not supported: {quantization:.40}", f"use {' or '.join(QUANTIZED)}"
+        )
+    started = time.monotonic()
+    with Checkpoint(files) as checkpoint:
+        family = family_of(checkpoint)
+        hyper = hyperparameters(family, checkpoint)
+        special = SpecialTokens(checkpoint)
+        dense, experts = _plan(family, checkpoint, hyper, quantization)
+        num_experts = int(str(hyper.get("num_experts", 0)))
+        parameter_count = _parameter_count(dense, experts, num_experts)
+        draft = FtwConfig(
+            architecture=family.model_type,
+            hyperparameters=hyper,
+            quantization=(quantization or _quantization(checkpoint)).upper(),
+            parameter_count=parameter_count,
+            tokens=special.tokens(int(str(hyper["vocab_size"]))),
+            tensors=[],
+            blobs=[],
+            metadata=_metadata(family, hyper, parameter_count),
+            provenance={"source": "safetensors", "files": [*checkpoint.shard_names]},
+        )
+        total = sum(tensor.source_bytes for tensor in dense)
+        total += sum(hf_experts.source_bytes(layer) for layer in experts)
+        with FtwWriter(sink) as writer:
+            done = 0
+
+            def advance(num_bytes: int) -> None:
+                nonlocal done
+                done += num_bytes
+                progress(done, total)
+
+            for tensor in dense:
+                writer.add(tensor.name, tensor.format, tensor.shape, tensor.planes())
+                advance(tensor.source_bytes)
+            if experts:
+                hf_experts.write(writer, experts, num_experts, advance)
+            tokenizer = write_tokenizer(sink, special.data)
+            written = writer.finish(draft)
+        template = special.chat_template()
+    seconds = time.monotonic() - started
+    log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / max(seconds, 1e-9) / 1e6))
+    return imported(written, tokenizer, template)
+
+
+def _plan(
+    family: Family, checkpoint: Checkpoint, hyper: dict[str, Json], quantization: str | None
+) -> tuple[list[Dense], list[list[hf_experts.Share]]]:
+    """Match the checkpoint's tensors with the family's, in the order in which a step uses them."""
+    size, tensors = sizes(family, hyper), checkpoint.tensors
+    num_layers = int(str(hyper["num_hidden_layers"]))
+    tied = hyper["tie_word_embeddings"] is True
+    wanted = [(part.name, part) for part in family.outer if part.name.startswith("model.embed")]
+    for layer in range(num_layers):
+        wanted += [(f"model.layers.{layer}.{part.name}", part) for part in family.layer]
+    wanted += [(part.name, part) for part in family.outer if not part.name.startswith("model.embed")]
+    dense, known = [], set()
+    for name, part in wanted:
+        found = _find(tensors, name, part)
+        head = part.name == "lm_head.weight"
+        if found is None:
+            if part.required or (head and not tied):
+                raise InvalidCheckpoint(f"tensor {name} is missing")
+            continue
+        known.add(found[0].name)
+        if not (head and tied):  # some checkpoints carry a copy of the embedding
+            plus_one = family.model_type == "gemma3_text" and name.endswith("norm.weight")
+            dense.append(_dense(*found, name, part, size, quantization, plus_one))
+    layers = range(num_layers if family.experts else 0)
+    experts = [
+        hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization) for layer in layers
+    ]
+    known |= {source.name for layer in experts for share in layer for source in share.sources}
+    unknown = [name for name in tensors if name not in known and not name.endswith(_IGNORED)]
+    if unknown:
+        raise InvalidCheckpoint(
+            f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
+        )
+    return dense, experts
+
+
+def _find(tensors: Mapping[str, StoredTensor], name: str, part: Part) -> tuple[StoredTensor, int] | None:
+    """Return the tensor that holds ``name``, and which part of its rows."""
+    stem = name.removesuffix(part.name)
+    for spelling, half in ((part.name, 0), *_SPELLINGS.get(part.name, ())):
+        if stem + spelling in tensors:
+            return tensors[stem + spelling], half
+    return None
+
+
+def _dense(
+    source: StoredTensor,
+    half: int,
+    name: str,
+    part: Part,
+    size: dict[str, int],
+    quantization: str | None,
+    plus_one: bool,
+) -> Dense:
+    shape = tuple(size[letter] for letter in part.shape)
+    if len(shape) == 1:
+        check(source, shape, (1, *shape))
+        return Dense(source, name, "f32", (1, shape[0]), vector=True, plus_one=plus_one)
+    rows, columns = shape
+    format = check(source, (2 * rows, columns) if source.name.endswith(_FUSED_SHARED) else (rows, columns))
+    if quantization is not None and "V" in part.shape:
+        quantization = "q8_0"
+    if part.name not in _KEPT:
+        format = target(format, columns, quantization)
+    return Dense(source, name, format, (rows, columns), first=half * rows)
+
+
+def _parameter_count(
+    dense: Sequence[Dense], experts: Sequence[Sequence[hf_experts.Share]], num_experts: int
+) -> int:
+    shapes = [tensor.shape for tensor in dense]
+    shapes += [share.shape for layer in experts for share in layer for _ in range(num_experts)]
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def _quantization(checkpoint: Checkpoint) -> str:
+    """Return the dtype of most bytes, as people call it."""
+    bytes_by_dtype: dict[str, int] = {}
+    for tensor in checkpoint.tensors.values():
+        bytes_by_dtype[tensor.dtype] = bytes_by_dtype.get(tensor.dtype, 0) + tensor.num_bytes
+    dtype = max(bytes_by_dtype, key=lambda name: bytes_by_dtype[name])
+    return "mxfp4" if dtype == "U8" else dtype
+
+
+def _metadata(family: Family, hyper: dict[str, Json], parameter_count: int) -> dict[str, Json]:
+    """Return what ``/api/show`` says of a model, under the keys of GGUF that clients know."""
+    name = family.model_type
+    names = {
+        "block_count": "num_hidden_layers",
+        "context_length": "max_position_embeddings",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "attention.head_count": "num_attention_heads",
+        "attention.head_count_kv": "num_key_value_heads",
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "vocab_size": "vocab_size",
+    }
+    shown: dict[str, Json] = {
+        "general.architecture": name,
+        "general.parameter_count": parameter_count,
+    }
+    return shown | {f"{name}.{key}": hyper[value] for key, value in names.items() if value in hyper}
