@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -47,8 +47,8 @@ class Graph(Protocol):
         """Normalise each head of ``x`` in place by ``weight`` [C]."""
         ...
 
-    def add(self, out: Any, x: Any) -> None:
-        """out += x."""
+    def add(self, out: Any, x: Any, scale: float = 1.0) -> None:
+        """out += scale * x."""
         ...
 
     def linear(self, out: Any, x: Any, weight: QuantMatrix, bias: Floats | None = None) -> None:
@@ -91,6 +91,35 @@ class Graph(Protocol):
         sinks: Floats | None = None,
     ) -> None:
         """Causal attention of each token over its sequence's pages."""
+        ...
+
+    def route_topk(
+        self,
+        logits: Any,
+        num_chosen: int,
+        scoring: str = "softmax",
+        renormalise: bool = True,
+        scale: float = 1.0,
+        bias: Floats | None = None,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        group_top: int = 2,
+    ) -> Any:
+        """Choose each token's experts by the router's logits; the handle goes to ``expert_ffn``."""
+        ...
+
+    def expert_ffn(
+        self, out: Any, x: Any, routing: Any, bank: ExpertBank, activation: str = "silu", limit: float = 7.0
+    ) -> None:
+        """out = the weighted sum of what the chosen experts make of ``x``."""
+        ...
+
+    def routed(self, routing: Any) -> tuple[Ints, Floats]:
+        """Return ids and weights [T, K] of the last step; valid until the next run."""
+        ...
+
+    def expert_uses(self, routing: Any) -> NDArray[np.int64]:
+        """Return [E + 1]: tokens that each expert served in all runs; last, how often one was read."""
         ...
 
     def select_logit_rows(self, out: Any, x: Any) -> None:

@@ -6,6 +6,9 @@ The graph is recorded once for any step of up to ``max_tokens`` tokens of ``max_
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ftd.engine.graphs import Floats, Graph, Ints
 from ftd.engine.kv_pool import KvPool
 from ftd.engine.model_config import ModelConfig
@@ -47,7 +50,9 @@ class Model:
             max_pages_per_sequence=max_pages_per_sequence,
             precision=precision,
         )
-        self._outputs = record(Blocks(config, self.graph, weights, self.kv_pool))
+        blocks = Blocks(config, self.graph, weights, self.kv_pool)
+        self._outputs = record(blocks)
+        self._routings = blocks.routings
         self.graph.finish()
 
     def run(
@@ -73,6 +78,14 @@ class Model:
         """Hidden states [T, D] of the last step after the last norm."""
         return self.graph.view(self._outputs.hidden)
 
+    def routed(self) -> dict[int, Ints]:
+        """Return the expert ids [T, K] of the last step by layer, best first; valid until the next run."""
+        return {layer: self.graph.routed(routing)[0] for layer, routing in self._routings.items()}
+
+    def expert_uses(self) -> dict[int, NDArray[np.int64]]:
+        """Return by layer [E + 1]: tokens that each expert served; last, how often one was read."""
+        return {layer: self.graph.expert_uses(routing) for layer, routing in self._routings.items()}
+
     @property
     def workspace_bytes(self) -> int:
         """Memory of the graph's buffers."""
@@ -87,4 +100,7 @@ def workspace_needs(config: ModelConfig, max_sequences: int) -> tuple[int, int]:
     fixed = 4 * max_sequences * (config.vocab_size + config.hidden_size)
     heads = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
     widths = 3 * config.hidden_size + heads + 2 * config.intermediate_size
+    if config.experts is not None:
+        experts = config.experts
+        widths += experts.num_experts + experts.num_chosen * (config.hidden_size + 3 * experts.inner_size)
     return fixed, 8 * widths

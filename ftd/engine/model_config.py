@@ -12,7 +12,7 @@ Dimension letters, used in every shape of the engine and the kernels:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftd.errors import InvalidFtw, Unsupported
@@ -21,6 +21,11 @@ from ftd.errors import InvalidFtw, Unsupported
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 4096
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+MAX_GROUPS = 256
+SWIGLU_ALPHA = 1.702
+MOE_ARCHITECTURES = frozenset(
+    ("glm4_moe", "gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +39,35 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """Mixture of experts: how many there are, how a token's are chosen and weighted, what each computes.
+
+    ``layers`` says of each layer whether it has experts instead of an mlp. ``shared_size`` is the inner size
+    of the expert that all tokens use, 0 where there is none. The rest is as in ``route_topk_ref`` and
+    ``expert_ffn_ref``.
+    """
+
+    num_experts: int
+    num_chosen: int
+    inner_size: int
+    shared_size: int
+    scoring: str
+    renormalise: bool
+    scale: float
+    num_groups: int
+    top_groups: int
+    activation: str
+    limit: float
+    layers: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Sizes and constants of one model; every number is checked, so the rest of the engine trusts them.
 
     ``windows`` has one entry a layer: how many tokens attention sees, 0 for all. Layers with a window rotate
-    by ``local_rope`` where the model has one. ``attention_scale`` multiplies q·k.
+    by ``local_rope`` where the model has one. ``attention_scale`` multiplies q·k, ``residual_scale`` all
+    that is added to the residual stream.
     """
 
     architecture: str
@@ -52,12 +81,17 @@ class ModelConfig:
     rms_norm_eps: float
     activation: str
     attention_scale: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
     rope: RopeConfig
     local_rope: RopeConfig | None
     max_context_tokens: int
     tie_word_embeddings: bool
     attention_bias: bool
+    qk_norm: bool
     windows: tuple[int, ...]
+    experts: ExpertsConfig | None
 
     def kv_bytes_per_token(self, item_bytes: int) -> int:
         """Return the bytes that K and V of one token take over all layers, ``item_bytes`` a value."""
@@ -87,14 +121,19 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
     activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
     if activation not in ACTIVATIONS:
         raise Unsupported(f"hidden_act must be one of {' '.join(ACTIVATIONS)}: {activation}")
-    for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
+    for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"):
         if hyperparameters.get(name) not in (None, False):
             raise Unsupported(f"{name} is not supported: {hyperparameters[name]!r:.50}")
     rope, local_rope = _ropes(values, head_dim)
+    if architecture == "gpt_oss":  # trained without rounding the bounds of yarn's bands
+        rope = replace(rope, parameters={"truncate": False, **rope.parameters})
+    experts = _experts(values, architecture, num_layers) if architecture in MOE_ARCHITECTURES else None
+    inner = None if experts is None else experts.inner_size
+    scale = values.number("query_pre_attn_scalar", head_dim, low=1.0, high=MAX_SIZE) ** -0.5
     return ModelConfig(
         architecture=architecture,
         hidden_size=hidden_size,
-        intermediate_size=values.size("intermediate_size"),
+        intermediate_size=values.size("intermediate_size", inner),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -102,13 +141,64 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         vocab_size=values.size("vocab_size"),
         rms_norm_eps=values.number("rms_norm_eps", 1e-6, low=0.0, high=1.0),
         activation=activation,
-        attention_scale=values.number("query_pre_attn_scalar", head_dim, low=1.0, high=MAX_SIZE) ** -0.5,
+        attention_scale=values.number("attention_multiplier", scale, low=0.0, high=1e3),
+        embedding_scale=values.number("embedding_multiplier", 1.0, low=0.0, high=1e6),
+        residual_scale=values.number("residual_multiplier", 1.0, low=0.0, high=1e3),
+        logit_scale=1.0 / values.number("logits_scaling", 1.0, low=1e-6, high=1e6),
         rope=rope,
         local_rope=local_rope,
         max_context_tokens=values.size("max_position_embeddings", limit=1 << 31),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         attention_bias=values.flag("attention_bias"),
+        qk_norm=values.flag("use_qk_norm"),
         windows=_windows(values, architecture, num_layers),
+        experts=experts,
+    )
+
+
+def _experts(values: "_Values", architecture: str, num_layers: int) -> ExpertsConfig:
+    """Read the experts; families spell some names in two ways."""
+    num_experts = values.first_size(("num_experts", "num_local_experts", "n_routed_experts"), limit=1 << 16)
+    num_chosen = values.size("num_experts_per_tok", limit=1 << 16)
+    num_groups, top_groups = values.size("n_group", 1), values.size("topk_group", 1)
+    if num_experts % num_groups or top_groups > num_groups or num_groups > MAX_GROUPS:
+        raise InvalidFtw(
+            f"experts, n_group and topk_group do not fit: {num_experts} {num_groups} {top_groups}"
+        )
+    if num_chosen > num_experts // num_groups * top_groups:
+        raise InvalidFtw(f"num_experts_per_tok exceeds the experts that can be chosen: {num_chosen}")
+    inner = values.first_size(("moe_intermediate_size", "intermediate_size"))
+    scoring = values.text("scoring_func", "sigmoid" if architecture == "glm4_moe" else "softmax")
+    if scoring not in ("softmax", "sigmoid"):
+        raise Unsupported(f"scoring_func must be softmax or sigmoid: {scoring!r:.50}")
+    if values.number("swiglu_alpha", SWIGLU_ALPHA, low=0.0, high=10.0) != SWIGLU_ALPHA:
+        raise Unsupported(f"swiglu_alpha must be {SWIGLU_ALPHA}: {values.values['swiglu_alpha']}")
+    shared = values.size("shared_expert_intermediate_size", 0, low=0)
+    return ExpertsConfig(
+        num_experts=num_experts,
+        num_chosen=num_chosen,
+        inner_size=inner,
+        shared_size=shared or inner * values.size("n_shared_experts", 0, low=0, limit=1024),
+        scoring=scoring,
+        renormalise=values.flag("norm_topk_prob", architecture not in ("olmoe", "qwen2_moe", "qwen3_moe")),
+        scale=values.number("routed_scaling_factor", 1.0, low=0.0, high=1e6),
+        num_groups=num_groups,
+        top_groups=top_groups,
+        activation="silu" if values.is_absent("swiglu_limit") else "clamped",
+        limit=values.number("swiglu_limit", 7.0, low=0.0, high=1e6),
+        layers=_expert_layers(values, num_layers),
+    )
+
+
+def _expert_layers(values: "_Values", num_layers: int) -> tuple[bool, ...]:
+    """Return for each layer whether it has experts."""
+    first = values.size("first_k_dense_replace", 0, low=0)
+    every = values.size("decoder_sparse_step", 1)
+    dense = values.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+        raise InvalidFtw("mlp_only_layers must be a list of integers")
+    return tuple(
+        layer >= first and (layer + 1) % every == 0 and layer not in dense for layer in range(num_layers)
     )
 
 
@@ -197,8 +287,14 @@ class _Values:
             raise InvalidFtw(f"{name} must be between {low} and {high}: {value!r}")
         return float(value)
 
-    def flag(self, name: str) -> bool:
+    def first_size(self, names: tuple[str, ...], *, limit: int = MAX_SIZE) -> int:
+        """Return the size under the first of ``names`` that is there."""
+        given = [name for name in names if not self.is_absent(name)]
+        return self.size(given[0] if given else names[0], limit=limit)
+
+    def flag(self, name: str, default: bool = False) -> bool:
         value = self.values.get(name)
+        value = default if value is None else value
         if value is not None and not isinstance(value, bool):
             raise InvalidFtw(f"{name} must be true or false: {value!r}")
         return bool(value)

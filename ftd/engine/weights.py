@@ -1,20 +1,21 @@
 """The tensors of one model by name, with presence and shape checked at each look-up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ftd.engine.graphs import Floats
 from ftd.errors import InvalidFtw
 from ftd.kernels import dispatch
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 
 class Weights:
     """Tensors are views; whoever read them owns the memory. Remembers which were asked for."""
 
-    def __init__(self, tensors: Mapping[str, QuantMatrix]) -> None:
+    def __init__(self, tensors: Mapping[str, QuantMatrix], banks: Iterable[ExpertBank] = ()) -> None:
         self.tensors = tensors
+        self.banks = {bank.layer: bank for bank in banks}
         self.used: set[str] = set()
 
     def matrix(self, name: str, rows: int, columns: int) -> QuantMatrix:
@@ -36,14 +37,32 @@ class Weights:
         dequantized: Floats = dispatch.get("dequantize")(tensor)[0]
         return dequantized
 
+    def bank(self, layer: int, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:
+        """Return the experts of ``layer``; InvalidFtw if they are missing or shaped otherwise."""
+        bank = self.banks.get(layer)
+        if bank is None:
+            raise InvalidFtw(f"the model has no experts of layer {layer}")
+        if bank.num_experts != num_experts:
+            raise InvalidFtw(f"layer {layer} must have {num_experts} experts: {bank.num_experts}")
+        down = bank.matrices.get("down")
+        if down is None or down.shape != (hidden_size, inner_size):
+            found = None if down is None else list(down.shape)
+            raise InvalidFtw(
+                f"down of the experts of layer {layer} must be {[hidden_size, inner_size]}: {found}"
+            )
+        self.used.add(f"experts of layer {layer}")
+        return bank
+
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
     def unused(self) -> list[str]:
         """Return the names of tensors that nobody asked for."""
-        return sorted(set(self.tensors) - self.used)
+        names = {*self.tensors, *(f"experts of layer {layer}" for layer in self.banks)}
+        return sorted(names - self.used)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.num_bytes for tensor in self.tensors.values())
+        """Bytes of all tensors and expert records."""
+        experts = sum(bank.records.nbytes for bank in self.banks.values())
+        return experts + sum(tensor.num_bytes for tensor in self.tensors.values())

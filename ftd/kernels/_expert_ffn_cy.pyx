@@ -39,7 +39,9 @@ cdef int fill_expert_args(
     args.width, args.inner = check_bank(bank, activation)
     # What is said of expert 0 holds for all: one layout, and records one after the other.
     records = bank.records
-    if not records.flags.c_contiguous or any(matrix.records is not records for matrix in bank.matrices.values()):
+    if len(records) > 1 and (
+        not records.flags.c_contiguous or any(matrix.records is not records for matrix in bank.matrices.values())
+    ):
         raise ValueError("the matrices of a bank must lie in its contiguous records")
     args.stride = records.shape[1]
     args.num_experts = records.shape[0]

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.kernels.matmul_ref import PRECISIONS, matmul
-from ftd.kernels.quant import BankMatrix, ExpertBank
+from ftd.kernels.quant import BankMatrix, ExpertBank, OnlyMatrix
 from ftd.kernels.shapes import ArrayLike, expect, expect_range
 
 ACTIVATIONS: tuple[str, ...] = ("silu", "clamped")
@@ -39,7 +39,7 @@ def check_bank(bank: ExpertBank, activation: str) -> tuple[int, int]:
     return width, inner
 
 
-def _expect_matrix(matrix: BankMatrix, role: str, shape: tuple[int, int]) -> None:
+def _expect_matrix(matrix: BankMatrix | OnlyMatrix, role: str, shape: tuple[int, int]) -> None:
     if matrix.shape != shape:
         raise ValueError(f"{role} must be {list(shape)}, got {list(matrix.shape)}")
 

@@ -162,6 +162,29 @@ class BankMatrix:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlyMatrix:
+    """One weight of a bank of one expert, wherever it lies."""
+
+    matrix: QuantMatrix
+
+    @property
+    def format(self) -> str:
+        """The weight's format."""
+        return self.matrix.format
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The weight's [N, K]."""
+        return self.matrix.shape
+
+    def expert(self, index: int) -> QuantMatrix:
+        """Return the weight; the only index is 0."""
+        if index != 0:
+            raise IndexError(f"a bank of one expert has no expert {index}")
+        return self.matrix
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertBank:
     """The weights of all experts of one layer, records of S bytes that all have the same layout.
 
@@ -174,7 +197,13 @@ class ExpertBank:
 
     layer: int
     records: NDArray[np.uint8]
-    matrices: Mapping[str, BankMatrix]
+    matrices: Mapping[str, BankMatrix | OnlyMatrix]
+
+    @classmethod
+    def of_one(cls, layer: int, matrices: Mapping[str, QuantMatrix]) -> "ExpertBank":
+        """Return a bank of one expert whose weights, by role, need not lie in a record (a shared expert)."""
+        records = np.zeros((1, 0), np.uint8)
+        return cls(layer, records, {role: OnlyMatrix(matrix) for role, matrix in matrices.items()})
 
     @property
     def num_experts(self) -> int:

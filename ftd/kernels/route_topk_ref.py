@@ -30,7 +30,8 @@ def check(
         raise ValueError(f"experts must divide into equal groups, got {num_experts} and {num_groups}")
     group_size = num_experts // num_groups
     expect_range("top_groups", top_groups, top_groups, 1, num_groups)
-    expect_range("group_top", group_top, group_top, 1, group_size if num_groups > 1 else num_experts)
+    if num_groups > 1:
+        expect_range("group_top", group_top, group_top, 1, group_size)
     expect_range("num_chosen", num_chosen, num_chosen, 1, top_groups * group_size)
 
 

@@ -39,7 +39,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-@pytest.fixture(scope="module", params=list(tiny.CASES))
+@pytest.fixture(scope="module", params=[*tiny.CASES, *tiny.MOE_CASES])
 def oracle(request: pytest.FixtureRequest) -> tiny.Tiny:
     """Every family."""
     return tiny.make(request.param)
@@ -58,7 +58,7 @@ def build(
     config = model_config.make(oracle.architecture, oracle.hyperparameters)
     return Model(
         config,
-        Weights(oracle.tensors),
+        Weights(oracle.tensors, oracle.banks),
         make_graph,
         pool,
         num_pages=4 * MAX_PAGES,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import ExpertBank, QuantMatrix
+from tests.engine import moe
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -49,6 +50,79 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3": {"rope_theta": 1000000.0, "head_dim": 32, "tie_word_embeddings": False},
 }
 
+MOE_CASES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {
+        "rope_theta": 1000000.0,
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+    },
+    "mixtral": {"rope_theta": 10000.0, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {
+        "rope_theta": 10000.0,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": False,
+        "tie_word_embeddings": False,
+    },
+    "granitemoe": {
+        "rope_theta": 10000.0,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.3,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.5,
+    },
+    "gpt_oss": {
+        "rope_theta": 150000.0,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+        "head_dim": 32,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "swiglu_limit": 0.5,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+    },
+    "qwen2_moe": {
+        "rope_theta": 1000000.0,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "norm_topk_prob": False,
+    },
+    "glm4_moe": {
+        "rope_theta": 10000.0,
+        "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
+        "head_dim": 32,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": True,
+        "use_qk_norm": True,
+        "attention_bias": True,
+    },
+}
+
 
 @dataclass(frozen=True)
 class Tiny:
@@ -58,6 +132,7 @@ class Tiny:
     hyperparameters: dict[str, Any]
     tensors: dict[str, QuantMatrix]
     oracle: Any
+    banks: tuple[ExpertBank, ...] = ()
 
     def logits(self, ids: list[int]) -> NDArray[np.float32]:
         """Return transformers' float32 logits [S, V] of ``ids`` in one pass."""
@@ -101,16 +176,16 @@ def quantized(model: Tiny) -> Tiny:
             codes, scales = rounded.planes
             exact = codes.astype(np.float32) * np.repeat(scales.astype(np.float32), 32, axis=1)
             state[name].copy_(torch.from_numpy(exact))
-    return Tiny(model.architecture, model.hyperparameters, tensors, model.oracle)
+    return Tiny(model.architecture, model.hyperparameters, tensors, model.oracle, model.banks)
 
 
 def make(case: str, seed: int = 1) -> Tiny:
-    """Build the random model of ``CASES[case]``."""
+    """Build the random model of ``CASES[case]`` or ``MOE_CASES[case]``."""
     import torch
     import transformers
 
     architecture = case.partition("-")[0]
-    values = SIZES | CASES[case]
+    values = SIZES | (CASES | MOE_CASES)[case]
     theirs = {key: value for key, value in values.items() if not key.startswith("rope_")}
     theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": values["rope_theta"]}
     theirs["rope_parameters"] |= values.get("rope_scaling") or {}
@@ -131,10 +206,16 @@ def make(case: str, seed: int = 1) -> Tiny:
             # Weights of size one in the norms and zero in the biases would hide that they are used.
             spread = 0.2 if name.endswith("bias") or "norm" in name else 0.1
             parameter.normal_(1.0 if "norm" in name and not is_gemma else 0.0, spread)
+        for name, buffer in oracle.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.1)
     state = oracle.state_dict()
     if values["tie_word_embeddings"]:
         state.pop("lm_head.weight", None)
     # Gemma's norms multiply by one plus their weight; FTW holds the sum.
     added = {name: 1.0 for name in state if is_gemma and "norm" in name}
-    tensors = {name: matrix(tensor.numpy() + added.get(name, 0.0)) for name, tensor in state.items()}
-    return Tiny(architecture, values, tensors, oracle)
+    banks = moe.take_banks(architecture, state)
+    tensors = {
+        moe.our_name(name): matrix(tensor.numpy() + added.get(name, 0.0)) for name, tensor in state.items()
+    }
+    return Tiny(architecture, values, tensors, oracle, banks)

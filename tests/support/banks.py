@@ -1,9 +1,9 @@
 """Expert banks of any formats, from matrices of each expert."""
 
 import numpy as np
+from weights import random_matrix
 
 from ftd.kernels.quant import FORMATS, BankMatrix, ExpertBank, QuantMatrix
-from weights import random_matrix
 
 
 def make_bank(layer: int, experts: list[dict[str, QuantMatrix]]) -> ExpertBank:
@@ -42,9 +42,7 @@ def random_bank(
     shapes["down"] = (width, inner)
     experts = []
     for _ in range(num_experts):
-        roles = {
-            role: random_matrix(formats[role == "down"], *shape, rng) for role, shape in shapes.items()
-        }
+        roles = {role: random_matrix(formats[role == "down"], *shape, rng) for role, shape in shapes.items()}
         if biased:
             for role, shape in shapes.items():
                 values = rng.standard_normal((1, shape[0]), np.float32)

@@ -2,16 +2,34 @@
 
 from collections.abc import Callable
 
-from ftd.engine.models import gemma3, llama, qwen2, qwen3
+from ftd.engine.models import (
+    gemma3,
+    glm4_moe,
+    gpt_oss,
+    llama,
+    mixtral,
+    olmoe,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.errors import Unsupported
 
 FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "gemma3_text": gemma3.record,
+    "glm4_moe": glm4_moe.record,
+    "gpt_oss": gpt_oss.record,
+    "granitemoe": mixtral.record,
     "llama": llama.record,
     "mistral": llama.record,
+    "mixtral": mixtral.record,
+    "olmoe": olmoe.record,
     "qwen2": qwen2.record,
+    "qwen2_moe": qwen2_moe.record,
     "qwen3": qwen3.record,
+    "qwen3_moe": qwen3_moe.record,
 }
 
 
