@@ -20,7 +20,7 @@ _MODEL_PATTERNS: tuple[tuple[str, ...], ...] = (
     ("consolidated*.safetensors",),
     ("*.gguf",),
 )
-_SIDE_PATTERNS = ("*.json", "*/*.json", "chat_template.jinja", "tokenizer.model", "*/tokenizer.model")
+_SIDE_PATTERNS = ("*.json", "chat_template.jinja", "tokenizer.model")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -134,7 +134,8 @@ def _folder_files(folder: Path) -> Iterator[Path]:
         if found:
             yield from found
             if found[0].suffix != ".gguf":
-                yield from _matching(folder, _SIDE_PATTERNS)
+                for parent in sorted({path.parent for path in found}):
+                    yield from _matching(parent, _SIDE_PATTERNS)
             return
     raise InvalidModelfile(f"no GGUF or safetensors files in the folder: {folder}", "name the file itself")
 

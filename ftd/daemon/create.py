@@ -1,4 +1,4 @@
-"""Create a model: from uploaded GGUF blobs or from another model, with the fields of a Modelfile as layers.
+"""Create a model: from uploaded files or from another model, with the fields of a Modelfile as layers.
 
     check_request(body)   what can be refused before anything starts
     create(…)             the operation as a stream of status objects, Ollama's texts; raises FtdError
@@ -25,7 +25,8 @@ from ftd.daemon import modelinfo as info
 from ftd.daemon.create_request import CreateRequest
 from ftd.errors import BlobNotFound, InvalidRequest, ModelNotFound, Unsupported
 from ftd.ftw.import_gguf import import_gguf
-from ftd.ftw.imported import ImportedModel
+from ftd.ftw.import_safetensors import import_safetensors
+from ftd.ftw.imported import ImportedModel, Progress
 from ftd.ftw.sink import BlobSink, BlobWriter
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, Manifest, build_manifest
@@ -87,6 +88,14 @@ class _RecordedWriter:
 
     def __exit__(self, *_: object) -> None:
         self._writer.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One import to be: what clients are told first, and the importer with all but the sink and progress."""
+
+    status: str
+    run: Callable[[BlobSink, Progress], ImportedModel]
 
 
 @dataclass(slots=True)
@@ -163,9 +172,9 @@ async def create(
 async def _from_files(
     store: Store, request: CreateRequest, recorder: _Recorder, renderer: Renderer
 ) -> AsyncGenerator[Status | _Draft, None]:
-    paths = await asyncio.to_thread(_gguf_paths, store, request.files)
+    source = await asyncio.to_thread(_source, store, request)
     imported: ImportedModel | None = None
-    async with contextlib.aclosing(_import(paths, recorder)) as steps:
+    async with contextlib.aclosing(_import(source, recorder)) as steps:
         async for item in steps:
             if isinstance(item, dict):
                 yield item
@@ -206,8 +215,8 @@ async def _from_model(
     if not digests:
         raise Unsupported(f"model has neither FTW nor GGUF weights: {display}")
     imported: ImportedModel | None = None
-    paths = [store.blobs.path(digest) for digest in digests]
-    async with contextlib.aclosing(_import(paths, recorder)) as steps:
+    source = _gguf([store.blobs.path(digest) for digest in digests])
+    async with contextlib.aclosing(_import(source, recorder)) as steps:
         async for item in steps:
             if isinstance(item, dict):
                 yield item
@@ -243,7 +252,7 @@ async def convert(store: Store, name: ModelName, renderer: Renderer) -> AsyncGen
                 yield status
 
 
-async def _import(paths: Sequence[Path], sink: BlobSink) -> AsyncGenerator[Status | ImportedModel, None]:
+async def _import(source: _Source, sink: BlobSink) -> AsyncGenerator[Status | ImportedModel, None]:
     """Run the importer in a thread; yield its progress, then its result. Closing it stops the thread."""
     loop = asyncio.get_running_loop()
     progress: asyncio.Queue[tuple[int, int] | None] = asyncio.Queue()
@@ -261,11 +270,11 @@ async def _import(paths: Sequence[Path], sink: BlobSink) -> AsyncGenerator[Statu
 
     def work() -> ImportedModel:
         try:
-            return import_gguf(paths, sink, report)
+            return source.run(sink, report)
         finally:
             loop.call_soon_threadsafe(progress.put_nowait, None)
 
-    yield {"status": "parsing GGUF"}
+    yield {"status": source.status}
     task = asyncio.create_task(asyncio.to_thread(work))
     try:
         while (point := await progress.get()) is not None:
@@ -282,14 +291,36 @@ async def _import(paths: Sequence[Path], sink: BlobSink) -> AsyncGenerator[Statu
             await asyncio.shield(task)
 
 
-def _gguf_paths(store: Store, files: Mapping[str, str]) -> list[Path]:
-    """Return the blobs of ``files`` in the order of their names; raise unless all are GGUF."""
+def _gguf(paths: Sequence[Path]) -> _Source:
+    return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report))
+
+
+def _source(store: Store, request: CreateRequest) -> _Source:
+    """Return how the uploaded files are imported; raise unless all are there and belong together."""
+    files = request.files
     if not files:
         raise InvalidRequest("no files provided to convert")
-    paths = []
     for name in sorted(files):
         if not store.blobs.has(files[name]):
             raise BlobNotFound(f"blob not found: {files[name]}", f"upload {name} first")
+    if any(name.endswith(".safetensors") for name in files):
+        paths = {name: store.blobs.path(digest) for name, digest in files.items()}
+        return _Source(
+            "converting safetensors",
+            lambda sink, report: import_safetensors(paths, sink, report, request.quantization),
+        )
+    if request.quantization:
+        raise Unsupported(
+            f"GGUF files keep their quantization: {request.quantization}",
+            "create from safetensors or from a file that is quantised already",
+        )
+    return _gguf(_gguf_paths(store, files))
+
+
+def _gguf_paths(store: Store, files: Mapping[str, str]) -> list[Path]:
+    """Return the blobs of ``files`` in the order of their names; raise unless all are GGUF."""
+    paths = []
+    for name in sorted(files):
         with store.blobs.open(files[name]) as file:
             magic = file.read(4)
         if magic == b"GGUF":
@@ -297,7 +328,7 @@ def _gguf_paths(store: Store, files: Mapping[str, str]) -> list[Path]:
         elif name.endswith(".gguf"):
             raise InvalidRequest(f"supplied file was not in GGUF format: {name}")
         else:
-            raise Unsupported(f"unknown type: {name}", "give GGUF files")
+            raise Unsupported(f"unknown type: {name}", "give GGUF or safetensors files")
     return paths
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ftd import log
 from ftd.errors import InvalidRequest, Unsupported
+from ftd.ftw.quantize import QUANTIZED
 from ftd.names import ModelName, parse_digest, parse_name
 
 _log = logging.getLogger(__name__)
@@ -17,7 +18,10 @@ _IGNORED = ("renderer", "parser", "requires", "info")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
-    """What to create. One of ``base`` (a model name) and ``files`` (relative path -> digest) is set."""
+    """What to create. One of ``base`` (a model name) and ``files`` (relative path -> digest) is set.
+
+    quantization: the format that floats are converted to; None keeps what the source has.
+    """
 
     name: ModelName
     base: str = ""
@@ -27,6 +31,7 @@ class CreateRequest:
     licenses: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
+    quantization: str | None = None
 
 
 def check_request(body: Mapping[str, Any]) -> CreateRequest:
@@ -57,6 +62,7 @@ def check_request(body: Mapping[str, Any]) -> CreateRequest:
         licenses=_licenses(body.get("license")),
         parameters=dict(_object(body, "parameters")),
         messages=_messages(body.get("messages")),
+        quantization=_quantization(body),
     )
 
 
@@ -68,12 +74,15 @@ def _refuse(body: Mapping[str, Any]) -> None:
     ):
         if body.get(key):
             raise Unsupported(f"{what} are not supported: {key}")
-    quantize = body.get("quantize") or body.get("quantization")
-    if quantize:
-        raise Unsupported(
-            f"unsupported quantization type {quantize} - ftd keeps the quantization of the source",
-            "create from a file that is quantised already",
-        )
+
+
+def _quantization(body: Mapping[str, Any]) -> str | None:
+    name = _text(body, "quantize") or _text(body, "quantization")
+    if name and name.lower() not in QUANTIZED:
+        raise Unsupported(f"unsupported quantization type {name}", f"use {' or '.join(QUANTIZED)}")
+    if name and body.get("from"):
+        raise Unsupported(f"a stored model keeps its quantization: {name}", "create from safetensors files")
+    return name.lower() or None
 
 
 def _is_relative(path: str) -> bool:
