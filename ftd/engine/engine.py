@@ -46,6 +46,9 @@ from ftd.kernels._pool import Pool
 
 logger = logging.getLogger(__name__)
 
+# With nothing else to do, the step loop looks at its messages this often while it waits for a grammar
+COMPILER_S = 0.01
+
 
 class Engine:
     """Loads the model that ``load`` names and serves requests on it; ``send`` takes every message to the
@@ -91,6 +94,7 @@ class Engine:
         self._arrays = StepArrays(self.plan)
         self._sampler = Sampler(self.config.vocab_size)
         self._grammars = Grammars()
+        self._compiling: list[Sequence] = []  # their grammars are not ready; not in the scheduler yet
         self._embedder = Embedder(send)
         self._request_ids: set[int] = set()
         self._failures: dict[int, FtdError] = {}
@@ -114,7 +118,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether ``step`` would compute something."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._compiling)
 
     def learn(self, message: Vocabulary) -> None:
         """Take the bytes of every id, which grammars need. Raises InvalidRequest the second time."""
@@ -136,7 +140,9 @@ class Engine:
             constraint=None if message.grammar is None else self._grammars.begin(message.grammar),
             arrival_ns=time.monotonic_ns(),
         )
-        self._scheduler.add(sequence)
+        self._scheduler.check_new(sequence)
+        self._compiling.append(sequence)
+        self._add_compiled(0)
         self._request_ids.add(message.request_id)
 
     def embed(self, message: Embed) -> None:
@@ -160,6 +166,9 @@ class Engine:
         """Abort a request; nothing happens if it has ended or never was."""
         if request_id not in self._request_ids:
             return
+        for sequence in [each for each in self._compiling if each.request_id == request_id]:
+            self._compiling.remove(sequence)
+            self._scheduler.add(sequence)
         for sequence_id in self._embedder.sequence_ids(request_id) or [request_id]:
             self._scheduler.abort(sequence_id)
         self._finish_ended(time.monotonic_ns())
@@ -169,7 +178,7 @@ class Engine:
         scheduler, pages = self._scheduler, self._pages
         return Stats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(self._compiling),
             steps=scheduler.num_steps,
             prefill_tokens=scheduler.prefill_tokens,
             decode_tokens=scheduler.decode_tokens,
@@ -184,6 +193,7 @@ class Engine:
 
     def step(self) -> None:
         """Compute one step of what is scheduled and send what came of it."""
+        self._add_compiled(0 if self._scheduler.has_work else COMPILER_S)
         batch = self._scheduler.schedule()
         if batch is None:
             return
@@ -220,6 +230,14 @@ class Engine:
             self._decode_ns += now_ns - started_ns
         if self._debug_checks:
             self._scheduler.check()
+
+    def _add_compiled(self, timeout_s: float) -> None:
+        """Hand those to the scheduler whose grammars are ready, waiting for the first one."""
+        for sequence in list(self._compiling):
+            if sequence.constraint is None or sequence.constraint.wait(timeout_s):
+                self._compiling.remove(sequence)
+                self._scheduler.add(sequence)
+            timeout_s = 0
 
     def _prepare(self, batch: Batch) -> None:
         """Compute the masks of constrained sequences; what fails here fails again where it is needed."""

@@ -10,6 +10,7 @@ of the last step have gone out.
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -49,9 +50,13 @@ class Constraint:
         self._matcher: LLMatcher | None = None
         self._starting: Future[LLMatcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the compiler; return whether it has done its work, well or not."""
+        return self._starting is None or not concurrent.futures.wait((self._starting,), timeout_s).not_done
+
     def prepare(self) -> None:
-        """Compute the mask that the next ``apply`` needs, unless the grammar is still being compiled."""
-        if not self._is_free and (self._starting is None or self._starting.done()):
+        """Compute the mask that the next ``apply`` needs; raises what that does."""
+        if not self._is_free:
             self._compute_mask()
 
     def apply(self, logits: Floats) -> None:

@@ -58,8 +58,8 @@ class Scheduler:
         """Whether ``schedule`` will return a batch."""
         return bool(self.running or self.waiting)
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence. Raises InvalidRequest (no ids), PromptTooLong."""
+    def check_new(self, sequence: Sequence) -> None:
+        """Raise InvalidRequest (no ids) or PromptTooLong unless ``sequence`` can be queued."""
         if not sequence.ids:
             raise InvalidRequest("the prompt has no tokens")
         window = self.plan.context_tokens
@@ -68,6 +68,10 @@ class Scheduler:
                 f"the prompt is too long: {sequence.num_tokens} tokens, context window {window}",
                 "shorten the prompt or raise num_ctx",
             )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence. Raises what ``check_new`` does."""
+        self.check_new(sequence)
         assert sequence.request_id not in self._by_id, f"request id is in use: {sequence.request_id}"
         self._num_added += 1
         sequence.order = self._num_added

@@ -5,6 +5,7 @@ The vocabulary has one id for each ASCII character and a few of several, as real
 """
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from ftd.chat.schema import grammar_of
 from ftd.engine.grammar import Constraint, Grammars
 from ftd.engine.messages import Grammar, Load, SamplingParams, Vocabulary
-from ftd.errors import InvalidOption, InvalidRequest
+from ftd.errors import InvalidOption, InvalidRequest, PromptTooLong
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
 
@@ -133,6 +134,33 @@ def test_cancelled_request_leaves_the_engine_whole(serving: Serving) -> None:
     serving.run()
     assert serving.finished(request_id).reason == "abort"
     json.loads(text_of(serving.tokens(later_id)))
+
+
+def test_nobody_waits_for_the_compiler_of_another(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, compiled = threading.Event(), Grammars.matcher
+
+    def slow(grammars: Grammars, text: str) -> Any:
+        assert go.wait(60)
+        return compiled(grammars, text)
+
+    monkeypatch.setattr(Grammars, "matcher", slow)
+    bound = serving.start(PROMPT, grammar=GRAMMAR, sampling=hot(1), max_tokens=90)
+    dropped = serving.start(PROMPT, grammar=GRAMMAR)
+    beside = serving.start(PROMPT, max_tokens=5)
+    serving.run(steps=20)
+    assert serving.finished(beside).output_tokens == 5
+    assert serving.engine.has_work and serving.engine.stats().waiting == 2
+    serving.engine.cancel(dropped)
+    assert serving.finished(dropped).reason == "abort"
+    go.set()
+    serving.run()
+    json.loads(text_of(serving.tokens(bound)))
+
+
+def test_prompt_too_long_is_refused_at_once(serving: Serving) -> None:
+    with pytest.raises(PromptTooLong):
+        serving.start(list(range(96)), grammar=GRAMMAR)
+    assert not serving.engine.has_work
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"grammars":[{"json_schema":{"type":"thing"}}]}'])
