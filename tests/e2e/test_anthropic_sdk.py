@@ -184,3 +184,24 @@ async def test_what_claude_code_sends(tmp_path):
             assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (2, 1)
         assert prompts[0] == prompts[1]
         assert b"You are Claude Code." in bytes(token for token in prompts[0] if token < 256)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_prefix_is_reused_by_a_real_model(smol_daemon):
+    """PFX-1: two calls that differ in the billing line only; the second one computes next to nothing."""
+    rules = " ".join(f"Rule {number}: be brief." for number in range(100))
+
+    async def usage_with(checksum):
+        line = f"x-anthropic-billing-header: cc_version=2.1.332.{checksum}; cch={checksum};\n"
+        async with client_of(smol_daemon) as client:
+            message = await client.messages.create(
+                model="smol", max_tokens=4, messages=USER, system=line + rules, temperature=0
+            )
+        return message.usage
+
+    first, second = await usage_with("abc"), await usage_with("d05")
+    whole = first.input_tokens + first.cache_read_input_tokens
+    assert whole > 500
+    assert second.input_tokens + second.cache_read_input_tokens == whole
+    assert second.input_tokens <= 64 < second.cache_read_input_tokens
