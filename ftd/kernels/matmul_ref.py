@@ -29,18 +29,22 @@ def uses_quantized_activations(weight: QuantMatrix, precision: str) -> bool:
 
 
 def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return x [T, K] rounded to 255 levels between the lowest and the highest value of each block of 32.
+    """Return x [T, K] rounded to whole multiples of a step: 253 steps from the lowest to the highest value of
+    each block of 32 (or 0, where that is lower or higher).
 
-    The levels lie symmetrically around the middle: x = d*q + z with q in -127 .. 127, d and z in float32.
+    x = d*(q + z) with whole q and z in -127 .. 127 and d in float32. A block with a value that is no finite
+    number is NaN.
     """
     blocks = x.reshape(-1, BLOCK)
-    low, high = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
-    d = (high - low) * np.float32(1 / 254)
-    z = np.float32(0.5) * (high + low)
-    with np.errstate(divide="ignore"):
-        inverse = np.where(d > 0, np.float32(1) / d, np.float32(0))
-    q = np.clip(np.rint((blocks - z) * inverse), -127, 127)
-    rounded: NDArray[np.float64] = d.astype(np.float64) * q + z
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        low = np.minimum(blocks.min(axis=1, keepdims=True), np.float32(0))
+        high = np.maximum(blocks.max(axis=1, keepdims=True), np.float32(0))
+        d = (high - low) * np.float32(1 / 253)
+        finite = np.isfinite(d)
+        inverse = np.where((d >= np.float32(2.0**-126)) & finite, np.float32(1) / d, np.float32(0))
+        z = np.rint(np.float32(0.5) * (high + low) * inverse)
+        q = np.clip(np.rint(blocks * inverse) - z, -127, 127)
+        rounded: NDArray[np.float64] = np.where(finite, d, np.float32("nan")).astype(np.float64) * (q + z)
     return rounded.reshape(x.shape)
 
 

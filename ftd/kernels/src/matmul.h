@@ -1,11 +1,12 @@
 // Arguments of the ops quantize and matmul.
 //
-// Fast precision: x is quantised per block of 32 values along K as x = d * q + z with q in -127 .. 127, and
-//   y = sum over blocks of  s * (d * I + z * C - offset * X) + m * X
-//   s, m, offset  scale, minimum and code offset of the weight's block      I = sum c * q, C = sum c (whole numbers, exact)
-//   X             sum of the block's quantised x
-// evaluated in float, block after block, with fused multiply-adds in one fixed order. Every version (scalar, AVX2,
-// AVX-512, one row or many) computes exactly this, so a result depends neither on the machine nor on the batch.
+// Fast precision: x is quantised per block of 32 values along K as x = d * (q + z) with q and z whole numbers in
+// -127 .. 127, and with weights s * (c - offset) + m
+//   y = sum over blocks of  s * (d * J) + m * X     J = sum (c - offset) * (q + z), a whole number below 2^24: exact
+//                                                   X = d * sum (q + z)
+// evaluated in float with fused multiply-adds in one fixed order: blocks b, b + 4, b + 8 ... make one partial sum, and
+// the four partial sums are added in their order. Every version (scalar, AVX2, AVX-512, one row or many) computes
+// exactly this, so a result depends neither on the machine nor on the batch.
 #pragma once
 #include "matrix.h"
 #include "op.h"
@@ -14,19 +15,19 @@ namespace ftd {
 
 constexpr int64_t BLOCK = 32;
 
-// T quantised rows. K is padded to pairs of blocks with zeros. Within a pair (b0, b1) q lies as
-// b0[0:16] b1[0:16] b0[16:32] b1[16:32]: what unpacking 32 bytes of nibbles gives without a shuffle.
+// T quantised rows. K is padded to groups of four blocks with zeros. Within a group q lies as
+// b0[0:16] b1[0:16] b2[0:16] b3[0:16] b0[16:32] ... b3[16:32]: what unpacking 64 bytes of nibbles gives without a shuffle.
 struct Activations {
     int8_t* q;       // [T, padded K]
     float* d;        // [T, padded K / 32] step
-    float* z;        // [T, padded K / 32] value of q = 0
+    float* z;        // [T, padded K / 32] whole number that q counts from
     float* sum32;    // [T, padded K / 32] X of each block
-    float* sum16;    // [T, padded K / 16] X of each half block
-    int32_t* q_sum;  // [T, padded K / 32] sum of q
+    int32_t* sum16;  // [T, padded K / 16] sum of q + z of each half block
+    int32_t* q_sum;  // [T, padded K / 32] sum of q + z
     int64_t blocks;  // padded K / 32
 };
 
-inline int64_t activation_blocks(int64_t k) { return (k + 2 * BLOCK - 1) / (2 * BLOCK) * 2; }
+inline int64_t activation_blocks(int64_t k) { return (k + 4 * BLOCK - 1) / (4 * BLOCK) * 4; }
 
 inline int64_t activation_bytes(int64_t t, int64_t k) { return t * activation_blocks(k) * (32 + 6 * 4) + 64; }
 
@@ -40,8 +41,8 @@ inline Activations place_activations(void* memory, int64_t t, int64_t k) {
     x.d = reinterpret_cast<float*>(at + items * 32);
     x.z = x.d + items;
     x.sum32 = x.z + items;
-    x.sum16 = x.sum32 + items;
-    x.q_sum = reinterpret_cast<int32_t*>(x.sum16 + 2 * items);
+    x.sum16 = reinterpret_cast<int32_t*>(x.sum32 + items);
+    x.q_sum = x.sum16 + 2 * items;
     return x;
 }
 

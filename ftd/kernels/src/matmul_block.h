@@ -3,6 +3,10 @@
 #include "dequantize_row.h"
 #include "matmul.h"
 
+#ifndef FTD_FETCH
+#define FTD_FETCH 2
+#endif
+
 namespace ftd {
 
 // What the codes of a format mean. GROUP values share a scale.
@@ -92,45 +96,66 @@ inline void group_scale(const Matrix& w, int64_t row, int64_t g, float* scale, f
     }
 }
 
-// The one order of the float operations of a group.
-template <int32_t FORMAT>
-inline float finish_group(float acc, int32_t dot, int32_t codes, float s, float m, float d, float z, float x_sum) {
-    using C = Codes<FORMAT>;
-    float u = static_cast<float>(codes) * z;
-    if constexpr (C::OFFSET != 0)
-        u = __builtin_fmaf(static_cast<float>(codes), z, static_cast<float>(-C::OFFSET) * x_sum);
-    u = __builtin_fmaf(static_cast<float>(dot), d, u);
-    acc = __builtin_fmaf(s, u, acc);
-    if constexpr (C::MINS) acc = __builtin_fmaf(m, x_sum, acc);
-    return acc;
-}
-
 // Where value j of block b lies in a row of Activations.q.
-inline int64_t q_place(int64_t b, int64_t j) { return b / 2 * 64 + j / 16 * 32 + b % 2 * 16 + j % 16; }
+inline int64_t q_place(int64_t b, int64_t j) { return b / 4 * 128 + j / 16 * 64 + b % 4 * 16 + j % 16; }
 
 template <int32_t FORMAT>
 inline float dot_row_scalar(const Matrix& w, int64_t row, const Activations& x, int64_t t) {
     using C = Codes<FORMAT>;
     const int8_t* q = x.q + t * x.blocks * 32;
-    float acc = 0.0f;
+    float part[4] = {};
     for (int64_t b = 0; b < w.k / 32; ++b) {
         int16_t codes[32];
         block_codes<FORMAT>(w, row, b, codes);
         const int64_t i = t * x.blocks + b;
+        const int32_t z = static_cast<int32_t>(x.z[i]);
         for (int g = 0; g < C::GROUPS; ++g) {
-            int32_t dot = 0, sum = 0;
-            for (int j = g * C::GROUP; j < (g + 1) * C::GROUP; ++j) {
-                dot += codes[j] * q[q_place(b, j)];
-                sum += codes[j];
-            }
+            int32_t dot = 0;
+            for (int j = g * C::GROUP; j < (g + 1) * C::GROUP; ++j)
+                dot += (codes[j] - C::OFFSET) * (q[q_place(b, j)] + z);
             float s, m;
             group_scale<FORMAT>(w, row, b * C::GROUPS + g, &s, &m);
-            const float x_sum = C::GROUPS == 2 ? x.sum16[2 * i + g] : x.sum32[i];
-            acc = finish_group<FORMAT>(acc, dot, sum, s, m, x.d[i], x.z[i], x_sum);
+            part[b % 4] = __builtin_fmaf(s, static_cast<float>(dot) * x.d[i], part[b % 4]);
+            if constexpr (C::MINS) part[b % 4] = __builtin_fmaf(m, x.sum32[i], part[b % 4]);
         }
     }
-    return acc;
+    return part[0] + part[1] + part[2] + part[3];
 }
+
+// Fetches the planes of eight rows into the caches, in order, a piece with every pair or eight of blocks that the caller
+// computes. Reading past the end of a matrix this way is harmless.
+struct Ahead {
+    const char* code_plane;
+    const char* scale_planes[2];
+    int32_t code_bytes;   // of eight rows and two blocks
+    int32_t num_scales;
+    int32_t scale_bytes;  // of eight rows and eight blocks
+
+    template <int32_t FORMAT>
+    static Ahead of(const Matrix& w, int64_t row) {
+        const int64_t bytes = FORMAT == Q8_0 ? w.k : w.k / 2;
+        const int plane = Codes<FORMAT>::SCALES_PLANE;
+        const int64_t scales = FORMAT == NVFP4 ? w.k / 16 : FORMAT == MXFP4 ? w.k / 32 : w.k / 16;
+        Ahead ahead = {static_cast<const char*>(w.planes[0]) + row * bytes,
+                       {static_cast<const char*>(w.planes[plane]) + row * scales, nullptr},
+                       FORMAT == Q8_0 ? 512 : 256, 1, FORMAT == MXFP4 ? 64 : 128};
+        if constexpr (FORMAT == Q4_1 || FORMAT == Q5_1) {
+            ahead.scale_planes[1] = static_cast<const char*>(w.planes[plane + 1]) + row * scales;
+            ahead.num_scales = 2;
+        }
+        return ahead;
+    }
+    void codes() {
+        for (int32_t at = 0; at < code_bytes; at += 64) __builtin_prefetch(code_plane + at, 0, FTD_FETCH);
+        code_plane += code_bytes;
+    }
+    void scales() {
+        for (int32_t i = 0; i < num_scales; ++i) {
+            for (int32_t at = 0; at < scale_bytes; at += 64) __builtin_prefetch(scale_planes[i] + at, 0, FTD_FETCH);
+            scale_planes[i] += scale_bytes;
+        }
+    }
+};
 
 inline void store_product(const Product& p, int64_t t, int64_t row, float value) {
     float* out = p.out + t * p.weight.n + row;

@@ -4,7 +4,7 @@ inline void quantize_op(const void* args, const Step* step, int32_t thread, int3
     const QuantizeArgs& a = *static_cast<const QuantizeArgs*>(args);
     const int64_t blocks = a.out.blocks;
     int64_t begin, end;
-    share(num_rows(step, a.rows) * blocks, 2, thread, num_threads, &begin, &end);
+    share(num_rows(step, a.rows) * blocks, 4, thread, num_threads, &begin, &end);
     for (int64_t i = begin; i < end; ++i) {
         const int64_t t = i / blocks, b = i % blocks;
         if (32 * b < a.k)

@@ -49,6 +49,7 @@ namespace avx2 {
 #define FTD_VNNI 0
 #include "matmul_codes.inl"
 #include "matmul_vector.inl"
+#include "matmul_rows.inl"
 #include "matmul_tile.inl"
 #include "matmul_float.inl"
 #include "quantize.inl"
@@ -62,7 +63,8 @@ namespace avx2 {
 namespace avx512 {
 #define FTD_VNNI 1
 #include "matmul_codes.inl"
-#include "matmul_vector.inl"
+#include "matmul_vector512.inl"
+#include "matmul_rows.inl"
 #include "matmul_tile.inl"
 #include "matmul_float.inl"
 #include "quantize.inl"

@@ -10,6 +10,7 @@ using Floats = __m512;
 using Ints = __m512i;
 inline Floats load_floats(const float* p) { return _mm512_load_ps(p); }
 inline Floats all_floats(float x) { return _mm512_set1_ps(x); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
@@ -23,6 +24,7 @@ using Floats = __m256;
 using Ints = __m256i;
 inline Floats load_floats(const float* p) { return _mm256_load_ps(p); }
 inline Floats all_floats(float x) { return _mm256_set1_ps(x); }
+inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
@@ -77,17 +79,17 @@ inline void pack_rows8(const Matrix& w, int64_t row, int v, int lane0, char* til
                 for (int half = 0; half < 2; ++half) {
                     __m256i sum = _mm256_setzero_si256();
                     for (int j = 0; j < 4; ++j) {
-                        const __m256i codes = _mm256_castps_si256(part[half][4 * h + j]);
+                        __m256i codes = _mm256_castps_si256(part[half][4 * h + j]);
                         const __m256i ones = _mm256_set1_epi8(1);
-                        if constexpr (FORMAT == Q8_0) {
+                        constexpr bool FLIP = FTD_VNNI && FORMAT == Q8_0;  // the tile holds c + 128
+                        if constexpr (FLIP) codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+                        if constexpr (FORMAT == Q8_0 && !FLIP) {
                             sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(ones, codes));
                         } else {
                             sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, ones));
                         }
-                        const bool flip = FTD_VNNI && FORMAT == Q8_0;
                         _mm256_store_si256(
-                            reinterpret_cast<__m256i*>(record + (v * 8 + 4 * half + j) * VECTOR_BYTES),
-                            flip ? _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) : codes);
+                            reinterpret_cast<__m256i*>(record + (v * 8 + 4 * half + j) * VECTOR_BYTES), codes);
                     }
                     sums[half] = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
                 }
@@ -112,7 +114,7 @@ inline void tile_dot(const char* codes, const int8_t* const q[NT], int first, In
 #pragma GCC unroll 8
         for (int t = 0; t < NT; ++t) {
             int32_t four;
-            std::memcpy(&four, q[t] + (j / 4) * 32 + (j % 4) * 4, 4);
+            std::memcpy(&four, q[t] + (j / 4) * 64 + (j % 4) * 4, 4);
             const Ints x = all_ints(four);
             for (int v = 0; v < NR; ++v) dot[v][t] = _mm512_dpbusd_epi32(dot[v][t], w[v], x);
         }
@@ -132,7 +134,7 @@ inline void tile_dot(const char* codes, const int8_t* const q[NT], int first, In
 #pragma GCC unroll 8
             for (int t = 0; t < NT; ++t) {
                 int32_t four;
-                std::memcpy(&four, q[t] + (j / 4) * 32 + (j % 4) * 4, 4);
+                std::memcpy(&four, q[t] + (j / 4) * 64 + (j % 4) * 4, 4);
                 const Ints x = all_ints(four);
                 for (int v = 0; v < NR; ++v) {
                     const Ints product = BITS == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_sign_epi8(x, w[v]))
@@ -147,52 +149,59 @@ inline void tile_dot(const char* codes, const int8_t* const q[NT], int first, In
 #endif
 }
 
-// One tile times tokens t0 .. t0 + NT - 1, into value[t][NR * LANES].
+// Blocks first, first + 4, ... of one tile times tokens t0 .. t0 + NT - 1, added to value[t][NR * LANES].
 template <int32_t FORMAT, int NR, int NT>
-void tile_tokens(const char* tile, int64_t blocks, const Activations& x, int64_t t0, float (*value)[NR * LANES]) {
+inline void tile_part(const char* tile, int64_t first, int64_t blocks, const Activations& x, int64_t t0,
+                      float (*value)[NR * LANES]) {
     using C = Codes<FORMAT>;
     using T = Tile<FORMAT, NR>;
+    constexpr int OFFSET = FTD_VNNI && FORMAT == Q8_0 ? 128 : C::OFFSET;
     Floats acc[NR][NT];
     const int8_t* rows[NT];
     for (int t = 0; t < NT; ++t) {
         rows[t] = x.q + (t0 + t) * x.blocks * 32;
         for (int v = 0; v < NR; ++v) acc[v][t] = zero_floats();
     }
-    for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t b = first; b < blocks; b += 4) {
         const char* record = tile + b * T::RECORD;
         const int8_t* q[NT];
-        for (int t = 0; t < NT; ++t) q[t] = rows[t] + b / 2 * 64 + b % 2 * 16;
+        for (int t = 0; t < NT; ++t) q[t] = rows[t] + b / 4 * 128 + b % 4 * 16;
         for (int g = 0; g < C::GROUPS; ++g) {
             Ints dot[NR][NT];
             for (int t = 0; t < NT; ++t) {
-                const bool flipped = FTD_VNNI && FORMAT == Q8_0;
-                const Ints start = all_ints(flipped ? -128 * x.q_sum[(t0 + t) * x.blocks + b] : 0);
+                const int64_t i = (t0 + t) * x.blocks + b;
+                const Ints start = all_ints(OFFSET ? -OFFSET * (C::GROUPS == 2 ? x.sum16[2 * i + g] : x.q_sum[i]) : 0);
                 for (int v = 0; v < NR; ++v) dot[v][t] = start;
             }
             constexpr int DWORDS = 8 / C::GROUPS;
             tile_dot<FORMAT, NR, NT, DWORDS>(record, q, g * DWORDS, dot);
             for (int t = 0; t < NT; ++t) {
                 const int64_t i = (t0 + t) * x.blocks + b;
-                const float x_sum = C::GROUPS == 2 ? x.sum16[2 * i + g] : x.sum32[i];
                 const Floats d = all_floats(x.d[i]), z = all_floats(x.z[i]);
                 for (int v = 0; v < NR; ++v) {
                     const auto* floats = reinterpret_cast<const float*>(record);
                     const Floats sum = load_floats(floats + (T::SUMS + (g * NR + v) * VECTOR_BYTES) / 4);
                     const Floats scale = load_floats(floats + (T::SCALES + (g * NR + v) * VECTOR_BYTES) / 4);
-                    Floats u = C::OFFSET != 0
-                                   ? multiply_add(sum, z, all_floats(static_cast<float>(-C::OFFSET) * x_sum))
-                                   : multiply(sum, z);
-                    u = multiply_add(to_floats(dot[v][t]), d, u);
-                    acc[v][t] = multiply_add(scale, u, acc[v][t]);
+                    const Floats whole = multiply_add(sum, z, to_floats(dot[v][t]));
+                    acc[v][t] = multiply_add(scale, multiply(whole, d), acc[v][t]);
                     if constexpr (C::MINS)
                         acc[v][t] = multiply_add(load_floats(floats + (T::MINS + v * VECTOR_BYTES) / 4),
-                                                 all_floats(x_sum), acc[v][t]);
+                                                 all_floats(x.sum32[i]), acc[v][t]);
                 }
             }
         }
     }
     for (int t = 0; t < NT; ++t)
-        for (int v = 0; v < NR; ++v) store_floats(value[t] + v * LANES, acc[v][t]);
+        for (int v = 0; v < NR; ++v) {
+            float* to = value[t] + v * LANES;
+            store_floats(to, first == 0 ? acc[v][t] : add(load_floats(to), acc[v][t]));
+        }
+}
+
+// One tile times tokens t0 .. t0 + NT - 1, into value[t][NR * LANES].
+template <int32_t FORMAT, int NR, int NT>
+void tile_tokens(const char* tile, int64_t blocks, const Activations& x, int64_t t0, float (*value)[NR * LANES]) {
+    for (int64_t first = 0; first < 4; ++first) tile_part<FORMAT, NR, NT>(tile, first, blocks, x, t0, value);
 }
 
 // Rows [begin, end) (at most NR * LANES) for tokens [t0, t1); the tile's first row is `first`.

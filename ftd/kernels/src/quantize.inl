@@ -19,30 +19,35 @@ inline float highest(__m256 v) {
 }
 
 inline void quantize_block(const float* x, const Activations& out, int64_t t, int64_t b) {
-    __m256 v[4];
-    for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(x + 8 * i);
-    const float low = lowest(_mm256_min_ps(_mm256_min_ps(v[0], v[1]), _mm256_min_ps(v[2], v[3])));
-    const float high = highest(_mm256_max_ps(_mm256_max_ps(v[0], v[1]), _mm256_max_ps(v[2], v[3])));
-    const float d = (high - low) * (1.0f / 254.0f), z = 0.5f * (high + low);
-    const __m256 inverse = _mm256_set1_ps(d > 0.0f ? 1.0f / d : 0.0f), zero = _mm256_set1_ps(z);
+    __m256 v[4], wrong = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+        v[i] = _mm256_loadu_ps(x + 8 * i);
+        wrong = _mm256_or_ps(wrong, _mm256_cmp_ps(v[i], v[i], _CMP_UNORD_Q));
+    }
+    const __m256 none = _mm256_setzero_ps();  // second: what min and max give where the first is no number
+    __m256 lows = none, highs = none;
+    for (int i = 0; i < 4; ++i) {
+        lows = _mm256_min_ps(v[i], lows);
+        highs = _mm256_max_ps(v[i], highs);
+    }
+    const float low = lowest(lows), high = highest(highs);
+    const float d = (high - low) * (1.0f / 253.0f);
+    const float inverse = d >= 0x1p-126f && d < INFINITY ? 1.0f / d : 0.0f;
+    const float z = std::nearbyint(0.5f * (high + low) * inverse);
+    const __m256 scale = _mm256_set1_ps(inverse), zero = _mm256_set1_ps(z);
     const __m256 limit = _mm256_set1_ps(127.0f), lower = _mm256_set1_ps(-127.0f);
     __m256i code[4];
     for (int i = 0; i < 4; ++i) {
-        const __m256 scaled = _mm256_mul_ps(_mm256_sub_ps(v[i], zero), inverse);
-        code[i] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(scaled, limit), lower));
+        const __m256 whole = _mm256_round_ps(_mm256_mul_ps(v[i], scale), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        code[i] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(_mm256_sub_ps(whole, zero), limit), lower));
     }
     const __m256i first = _mm256_packs_epi32(code[0], code[1]), second = _mm256_packs_epi32(code[2], code[3]);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
-    int8_t* to = out.q + t * out.blocks * 32 + b / 2 * 64 + b % 2 * 16;
+    int8_t* to = out.q + t * out.blocks * 32 + q_place(b, 0);
     _mm_store_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(q));
-    _mm_store_si128(reinterpret_cast<__m128i*>(to + 32), _mm256_extracti128_si256(q, 1));
+    _mm_store_si128(reinterpret_cast<__m128i*>(to + 64), _mm256_extracti128_si256(q, 1));
     const int32_t sum0 = add_all(_mm256_add_epi32(code[0], code[1])), sum1 = add_all(_mm256_add_epi32(code[2], code[3]));
-    const int64_t i = t * out.blocks + b;
-    out.d[i] = d;
-    out.z[i] = z;
-    out.sum16[2 * i] = __builtin_fmaf(d, static_cast<float>(sum0), 16.0f * z);
-    out.sum16[2 * i + 1] = __builtin_fmaf(d, static_cast<float>(sum1), 16.0f * z);
-    out.sum32[i] = __builtin_fmaf(d, static_cast<float>(sum0 + sum1), 32.0f * z);
-    out.q_sum[i] = sum0 + sum1;
+    const bool is_number = d < INFINITY && _mm256_testz_si256(_mm256_castps_si256(wrong), _mm256_castps_si256(wrong));
+    store_block(out, t * out.blocks + b, is_number ? d : NAN, is_number ? z : 0.0f, sum0, sum1);
 }

@@ -6,39 +6,47 @@
 
 namespace ftd {
 
-// The 32 values of block b of row t.
+// What a block holds besides q: its step, its zero and its sums (sum0, sum1: of q in each half).
+inline void store_block(const Activations& out, int64_t i, float d, float z, int32_t sum0, int32_t sum1) {
+    const int32_t zeros = 16 * static_cast<int32_t>(z);
+    out.d[i] = d;
+    out.z[i] = z;
+    out.sum16[2 * i] = sum0 + zeros;
+    out.sum16[2 * i + 1] = sum1 + zeros;
+    out.q_sum[i] = sum0 + sum1 + 2 * zeros;
+    out.sum32[i] = d * static_cast<float>(out.q_sum[i]);
+}
+
+// The 32 values of block b of row t. The range is widened to hold 0, so that z fits where all values have one sign; one
+// level less than q has leaves room for the rounding of z.
 inline void quantize_block_scalar(const float* x, const Activations& out, int64_t t, int64_t b) {
-    float low = x[0], high = x[0];
-    for (int64_t j = 1; j < 32; ++j) {
+    float low = 0.0f, high = 0.0f;
+    for (int64_t j = 0; j < 32; ++j) {
         low = x[j] < low ? x[j] : low;
         high = x[j] > high ? x[j] : high;
     }
     const int64_t i = t * out.blocks + b;
-    const float d = (high - low) * (1.0f / 254.0f), z = 0.5f * (high + low);
-    const float inverse = d > 0.0f ? 1.0f / d : 0.0f;
+    const float d = (high - low) * (1.0f / 253.0f);
+    const float inverse = d >= 0x1p-126f && d < INFINITY ? 1.0f / d : 0.0f;
+    const float z = std::nearbyint(0.5f * (high + low) * inverse);
     int8_t* q = out.q + t * out.blocks * 32;
     int32_t sums[2] = {0, 0};
+    bool is_number = d < INFINITY;
     for (int64_t j = 0; j < 32; ++j) {
-        float scaled = (x[j] - z) * inverse;
-        scaled = scaled > 127.0f ? 127.0f : scaled < -127.0f ? -127.0f : scaled;
-        const int32_t code = scaled == scaled ? static_cast<int32_t>(std::nearbyint(scaled)) : 0;
+        is_number = is_number && x[j] == x[j];
+        float code = std::nearbyint(x[j] * inverse) - z;
+        code = code < 127.0f ? code : 127.0f;
+        code = code > -127.0f ? code : -127.0f;
         q[q_place(b, j)] = static_cast<int8_t>(code);
-        sums[j / 16] += code;
+        sums[j / 16] += static_cast<int32_t>(code);
     }
-    out.d[i] = d;
-    out.z[i] = z;
-    out.sum16[2 * i] = __builtin_fmaf(d, static_cast<float>(sums[0]), 16.0f * z);
-    out.sum16[2 * i + 1] = __builtin_fmaf(d, static_cast<float>(sums[1]), 16.0f * z);
-    out.sum32[i] = __builtin_fmaf(d, static_cast<float>(sums[0] + sums[1]), 32.0f * z);
-    out.q_sum[i] = sums[0] + sums[1];
+    store_block(out, i, is_number ? d : NAN, is_number ? z : 0.0f, sums[0], sums[1]);
 }
 
-// The zeros that fill the last pair of a row.
+// The zeros that fill the last group of a row.
 inline void clear_block(const Activations& out, int64_t t, int64_t b) {
-    const int64_t i = t * out.blocks + b;
     for (int64_t j = 0; j < 32; ++j) out.q[t * out.blocks * 32 + q_place(b, j)] = 0;
-    out.d[i] = out.z[i] = out.sum32[i] = out.sum16[2 * i] = out.sum16[2 * i + 1] = 0.0f;
-    out.q_sum[i] = 0;
+    store_block(out, t * out.blocks + b, 0.0f, 0.0f, 0, 0);
 }
 
 }  // namespace ftd
