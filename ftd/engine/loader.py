@@ -9,6 +9,7 @@ from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
 from ftd.ftw import reader
 from ftd.ftw.format import FtwConfig
+from ftd.kernels.quant import BankMatrix, ExpertBank
 
 Progress = Callable[[int, int], None]
 
@@ -37,5 +38,17 @@ def read_weights(config: FtwConfig, blob_paths: Mapping[str, Path], progress: Pr
         if blob.digest not in blob_paths:
             raise InvalidFtw(f"the model's blob has no file: {blob.digest}")
     blobs = reader.load_blobs(config, dict(blob_paths), progress)
-    weights = Weights(reader.tensors(config, blobs))
+    banks = [_bank(bank) for bank in reader.expert_banks(config, blobs).values()]
+    weights = Weights(reader.tensors(config, blobs), banks)
     return Loaded(weights, sum(blob.nbytes for blob in blobs), time.monotonic_ns() - started)
+
+
+def _bank(bank: reader.ExpertBank) -> ExpertBank:
+    """Return a bank as kernels see it: the same records, offsets instead of the file's entries."""
+    matrices = {
+        role: BankMatrix(
+            bank.records, entry.format, entry.shape, tuple(plane.offset for plane in entry.planes)
+        )
+        for role, entry in bank.layout.items()
+    }
+    return ExpertBank(bank.layer, bank.records, matrices)

@@ -28,6 +28,15 @@ def write_ftw(model: Tiny, folder: Path) -> Load:
     with FtwWriter(sink) as writer:
         for name, matrix in model.tensors.items():
             writer.add_matrix(name, matrix)
+        if model.banks:
+            layouts = [
+                [(role, matrix.format, matrix.shape) for role, matrix in bank.matrices.items()]
+                for bank in model.banks
+            ]
+            writer.begin_experts(model.banks[0].num_experts, [bank.layer for bank in model.banks], layouts)
+            for bank in model.banks:
+                for expert in range(bank.num_experts):
+                    writer.add_expert({role: part.expert(expert) for role, part in bank.matrices.items()})
         written = writer.finish(draft)
     return Load(
         config_path=str(sink.path(written.config_blob.digest)),

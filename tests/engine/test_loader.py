@@ -36,6 +36,28 @@ def test_weights_are_what_was_written(written: tuple[FtwConfig, dict[str, Path]]
     assert calls[-1] == (loaded.read_bytes, loaded.read_bytes) and loaded.read_ns > 0
 
 
+def test_banks_are_what_was_written(tmp_path: Path) -> None:
+    oracle = tiny.make("mixtral")
+    load = write_ftw(oracle, tmp_path)
+    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
+    config = loader.read_config(Path(load.config_path))
+    weights = loader.read_weights(config, paths, lambda done, total: None).weights
+    assert sorted(weights.banks) == [0, 1, 2]
+    for bank in oracle.banks:
+        read = weights.bank(bank.layer, 4, 64, 96)
+        for role, matrix in bank.matrices.items():
+            for expert in range(4):
+                np.testing.assert_array_equal(
+                    read.matrices[role].expert(expert).planes[0], matrix.expert(expert).planes[0]
+                )
+    with pytest.raises(InvalidFtw, match="layer 1 must have 8 experts: 4"):
+        weights.bank(1, 8, 64, 96)
+    with pytest.raises(InvalidFtw, match=r"layer 1 must be \[64, 32\]: \[64, 96\]"):
+        weights.bank(1, 4, 64, 32)
+    with pytest.raises(InvalidFtw, match="no experts of layer 3"):
+        weights.bank(3, 4, 64, 96)
+
+
 def test_a_blob_without_a_file_is_named(written: tuple[FtwConfig, dict[str, Path]]) -> None:
     config, paths = written
     with pytest.raises(InvalidFtw, match=config.blobs[0].digest):
