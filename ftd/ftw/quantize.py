@@ -29,7 +29,8 @@ def quantize(rows: NDArray[np.float32], format: str) -> QuantMatrix:
     blocks = rows.reshape(-1, BLOCK)
     if not np.isfinite(blocks).all():
         raise InvalidCheckpoint(f"a value that is not finite cannot be quantised to {format}")
-    scales, codes = _PLANES[format](blocks)
+    with np.errstate(over="ignore", invalid="ignore"):  # 1 / d of the smallest numbers is infinite there too
+        scales, codes = _PLANES[format](blocks)
     if np.abs(scales).max(initial=0) > MAX_F16:
         raise InvalidCheckpoint(f"values are too large for the scales of {format}: {np.abs(blocks).max():g}")
     num_rows = len(rows)
@@ -41,7 +42,7 @@ def quantize(rows: NDArray[np.float32], format: str) -> QuantMatrix:
 
 
 def _inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
 
 
