@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import checkpoint_bytes
 import gguf_bytes
 import pytest
 import pytest_asyncio
@@ -21,6 +22,7 @@ from ftd.daemon.modelinfo import read_model
 from ftd.errors import (
     BlobNotFound,
     FtdError,
+    InvalidCheckpoint,
     InvalidGguf,
     InvalidRequest,
     InvalidTemplate,
@@ -79,6 +81,41 @@ async def test_from_a_file(store: Store, renderer: Renderer) -> None:
     assert (info.config.architecture, info.template.kind, info.template.text) == ("llama", "jinja", JINJA)
     assert set(info.blob_paths) == {blob.digest for blob in info.config.blobs}
     assert info.details["family"] == "llama" and info.details["quantization_level"]
+
+
+def upload_checkpoint(store: Store, folder: Path, **side: Any) -> dict[str, str]:
+    """Put a mixture-of-experts checkpoint into the store; return its files as a client names them."""
+    files = checkpoint_bytes.save(folder, *checkpoint_bytes.mixtral(), shards=2, **side)
+    return {f"hf/{name}": store.blobs.put(path.read_bytes())[0] for name, path in files.items()}
+
+
+async def test_from_a_checkpoint(store: Store, renderer: Renderer, tmp_path: Path) -> None:
+    files = upload_checkpoint(store, tmp_path / "hf", chat_template=JINJA)
+    statuses = await made(store, renderer, files=files, quantize="Q8_0")
+    assert statuses[0]["status"] == "converting safetensors"
+    assert statuses[-1]["status"] == "success"
+    bars = [status for status in statuses if status["status"] == "converting model"]
+    assert bars[-1]["completed"] == bars[-1]["total"] > 0
+    info = read_model(store, parse_name("m"))
+    assert (info.config.architecture, info.config.quantization) == ("mixtral", "Q8_0")
+    assert (info.template.kind, info.template.text) == ("jinja", JINJA)
+    assert set(info.blob_paths) == {blob.digest for blob in info.config.blobs}
+    assert len(info.blob_paths) == 2  # dense weights and experts
+    weights = [digest for name, digest in files.items() if name.endswith(".safetensors")]
+    assert not any(store.blobs.has(digest) for digest in weights)
+
+
+async def test_a_broken_checkpoint_leaves_nothing(store: Store, renderer: Renderer, tmp_path: Path) -> None:
+    files = upload_checkpoint(store, tmp_path / "hf")
+    del files["hf/model-00002-of-00002.safetensors"]
+    with pytest.raises(InvalidCheckpoint, match=r"model-00002-of-00002\.safetensors is missing"):
+        await made(store, renderer, files=files)
+    assert store.list() == []
+
+
+async def test_gguf_files_are_not_quantised(store: Store, renderer: Renderer) -> None:
+    with pytest.raises(Unsupported, match="GGUF files keep their quantization: q8_0"):
+        await made(store, renderer, files=upload(store), quantize="q8_0")
 
 
 async def test_progress_counts_up_to_the_total(store: Store, renderer: Renderer) -> None:
