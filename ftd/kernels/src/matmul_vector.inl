@@ -93,7 +93,7 @@ inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahea
             ahead.codes();
             add_pair<FORMAT, false>(acc + i % 4, w, row, (b0 + i) / 2, x, scales + i * C::GROUPS, mins + i);
         }
-        if constexpr (C::GROUP == 32 && FORMAT != Q4_K && FORMAT != Q5_K)
+        if constexpr (FORMAT != Q4_K && FORMAT != Q5_K && FORMAT != Q6_K)  // their K is a multiple of 256
             if (i < count)
                 add_pair<FORMAT, true>(acc + i % 4, w, row, (b0 + i) / 2, x, scales + i * C::GROUPS, mins + i);
     }
