@@ -196,7 +196,7 @@ async def test_prefix_is_reused_by_a_real_model(smol_daemon):
         line = f"x-anthropic-billing-header: cc_version=2.1.332.{checksum}; cch={checksum};\n"
         async with client_of(smol_daemon) as client:
             message = await client.messages.create(
-                model="smol", max_tokens=4, messages=USER, system=line + rules, temperature=0
+                model="smol", max_tokens=4, messages=USER, system=line + rules
             )
         return message.usage
 

@@ -10,13 +10,15 @@ import zlib
 import psutil
 import pytest
 import pytest_asyncio
+import zstandard
 from live_daemon import running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 POSTS = [
     *("/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/show", "/api/copy", "/api/create"),
-    *("/api/pull", "/api/push", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"),
+    *("/api/pull", "/api/push", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/api/tokenize", "/api/detokenize"),
 ]
 
 
@@ -67,14 +69,16 @@ async def test_compressed_body_is_read(daemon):
 
 @functools.cache
 def bomb_of(encoding):
-    """256 MiB of blanks in about one."""
+    """256 MiB of blanks in about one, or less."""
+    if encoding == "zstd":
+        return zstandard.compress(b" " * (256 << 20))
     packer = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     block = b" " * (1 << 20)
     return b"".join([*(packer.compress(block) for _ in range(256)), packer.flush()])
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/responses"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 async def test_compression_bomb_is_cut_off(daemon, path, encoding):
     bomb = bomb_of(encoding)
     process = psutil.Process()
@@ -84,7 +88,7 @@ async def test_compression_bomb_is_cut_off(daemon, path, encoding):
     assert process.memory_info().rss - before < 200 << 20
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 async def test_broken_compression_is_a_client_error(daemon, encoding):
     status, _ = await send(daemon, "/api/chat", b"not compressed at all", **{"Content-Encoding": encoding})
     assert status == 400
