@@ -176,6 +176,7 @@ class Engine:
     def stats(self) -> Stats:
         """Return the counters since load and the gauges of this moment."""
         scheduler, pages = self._scheduler, self._pages
+        uses = self.model.expert_uses().values()
         return Stats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self._compiling),
@@ -189,6 +190,8 @@ class Engine:
             pages_total=pages.num_pages,
             prefill_ns=self._prefill_ns,
             decode_ns=self._decode_ns,
+            expert_uses=sum(int(layer[:-1].sum()) for layer in uses),
+            expert_reads=sum(int(layer[-1]) for layer in uses),
         )
 
     def step(self) -> None:

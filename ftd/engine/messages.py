@@ -177,7 +177,11 @@ class Embedded(Message, frozen=True, kw_only=True, tag="embedded"):
 
 
 class Stats(Message, frozen=True, kw_only=True, tag="stats"):
-    """Counters since load and gauges of this moment."""
+    """Counters since load and gauges of this moment.
+
+    Of models with experts: ``expert_uses`` counts tokens times the experts that they used in all layers,
+    ``expert_reads`` how often an expert's weights were read for a step.
+    """
 
     running: int
     waiting: int
@@ -191,6 +195,8 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     pages_total: int
     prefill_ns: int
     decode_ns: int
+    expert_uses: int = 0
+    expert_reads: int = 0
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):

@@ -1,12 +1,14 @@
 """Experts of transformers' models as banks: their stacked parameters by layer, expert and role."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from banks import make_bank
 from numpy.typing import NDArray
 
+from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\w+)")
@@ -59,3 +61,49 @@ def take_banks(architecture: str, state: dict[str, Any]) -> tuple[ExpertBank, ..
         make_bank(layer, [roles_of(architecture, stacked, e) for e in range(len(stacked["down_proj"]))])
         for layer, stacked in layers.items()
     )
+
+
+def mxfp4(values: NDArray[np.float32]) -> QuantMatrix:
+    """Return ``values`` [N, K] with each block of 32 rounded to 4-bit floats times a power of two."""
+    rows, columns = values.shape
+    blocks = values.reshape(rows, -1, 32)
+    power = np.floor(np.log2(np.abs(blocks).max(axis=2) + 1e-30)) - 2
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    scaled = blocks / 2.0 ** power[:, :, None]
+    codes = np.abs(np.abs(scaled)[..., None] - levels).argmin(axis=3) + 8 * (scaled < 0)
+    packed = (codes[:, :, :16] | codes[:, :, 16:] << 4).astype(np.uint8).reshape(rows, columns // 2)
+    return QuantMatrix("mxfp4", (rows, columns), (packed, (power + 127).astype(np.uint8)))
+
+
+def requantized(
+    architecture: str,
+    oracle: Any,
+    banks: tuple[ExpertBank, ...],
+    quantize: Callable[[NDArray[np.float32]], QuantMatrix],
+) -> tuple[ExpertBank, ...]:
+    """Return ``banks`` with every matrix quantised, and give ``oracle`` the values that they then have."""
+    import torch
+
+    parameters = {
+        (int(match[1]), match[2]): parameter
+        for name, parameter in oracle.named_parameters()
+        if (match := _EXPERTS.fullmatch(name))
+    }
+    result = []
+    for bank in banks:
+        experts = []
+        for expert in range(bank.num_experts):
+            roles = {role: matrix.expert(expert) for role, matrix in bank.matrices.items()}
+            for role in roles.keys() & {"gate_up", "gate", "up", "down"}:
+                roles[role] = quantize(roles[role].planes[0].astype(np.float32))
+            experts.append(roles)
+            exact = {role: dequantize(matrix) for role, matrix in roles.items()}
+            rows, down = exact.get("gate_up"), exact["down"]
+            rows = np.concatenate([exact["gate"], exact["up"]]) if rows is None else rows
+            if architecture == "gpt_oss":
+                rows, down = np.stack(np.split(rows, 2), axis=1).reshape(rows.shape).T, down.T
+            with torch.no_grad():
+                parameters[bank.layer, "gate_up_proj"][expert] = torch.from_numpy(rows.copy())
+                parameters[bank.layer, "down_proj"][expert] = torch.from_numpy(down.copy())
+        result.append(make_bank(bank.layer, experts))
+    return tuple(result)

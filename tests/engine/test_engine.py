@@ -286,3 +286,20 @@ def test_an_unknown_architecture_is_named(oracle: tiny.Tiny, tmp_path: Path) -> 
     unknown = tiny.Tiny("mamba9", oracle.hyperparameters, oracle.tensors, oracle.oracle)
     with pytest.raises(Unsupported, match="mamba9"):
         Serving(write_ftw(unknown, tmp_path))
+
+
+def test_a_model_with_experts_is_served(tmp_path: Path) -> None:
+    oracle = tiny.make("qwen3_moe")
+    serving = Serving(write_ftw(oracle, tmp_path))
+    requests = [serving.start(prompt) for prompt in PROMPTS[:3]]
+    serving.run()
+    for request, prompt in zip(requests, PROMPTS, strict=False):
+        assert serving.tokens(request) == greedy(oracle, prompt, 12)
+    assert serving.engine.weights.unused() == []
+    assert 0 < serving.engine.model.workspace_bytes <= serving.engine.plan.workspace_bytes
+    stats = serving.engine.stats()
+    computed = stats.prefill_tokens + stats.decode_tokens
+    # Two layers of the three have experts; a token uses three in each.
+    assert stats.expert_uses == 2 * 3 * computed
+    assert 2 * 3 * stats.steps <= stats.expert_reads <= 2 * 8 * stats.steps
+    serving.close()

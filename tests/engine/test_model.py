@@ -14,7 +14,7 @@ from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
 from ftd.kernels._pool import Pool
 from ftd.kernels.graph_ref import ReferenceGraph
-from tests.engine import tiny
+from tests.engine import moe, tiny
 
 PAGE_SIZE = 16
 MAX_PAGES = 5
@@ -149,9 +149,24 @@ def test_quantised_weights(pool: Pool, implementation: str, precision: str) -> N
     assert_close(ours, oracle.logits(PROMPT), precision)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("precision", ["f32", "fast"])
-def test_no_bit_depends_on_what_shares_the_step(pool: Pool, precision: str) -> None:
-    model = build(tiny.quantized(tiny.make("llama")), graph_class("cython"), pool, precision)
+@pytest.mark.parametrize(("case", "experts"), [("gpt_oss", moe.mxfp4), ("qwen3_moe", tiny.q8_0)])
+def test_quantised_experts(
+    pool: Pool, implementation: str, precision: str, case: str, experts: Callable[[Any], Any]
+) -> None:
+    # Rounded activations would choose another expert where two are all but equal: there, all are chosen.
+    changes = {"num_experts_per_tok": 8} if precision == "fast" else {}
+    oracle = tiny.quantized(tiny.make(case, **changes), experts)
+    model = build(oracle, graph_class(implementation), pool, precision)
+    ours = np.concatenate([run(model, [(0, PROMPT[:40], 0)]), run(model, [(0, PROMPT[40:], 40)])])
+    assert_close(ours, oracle.logits(PROMPT), precision)
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+@pytest.mark.parametrize("case", ["llama", "qwen3_moe", "gpt_oss"])
+def test_no_bit_depends_on_what_shares_the_step(pool: Pool, case: str, precision: str) -> None:
+    model = build(tiny.quantized(tiny.make(case)), graph_class("cython"), pool, precision)
     whole = run(model, [(0, PROMPT, 0)])
     for chunk in (1, 7, 33):
         starts = range(0, len(PROMPT), chunk)
@@ -172,3 +187,24 @@ def test_a_missing_or_misshapen_tensor_is_named() -> None:
     with pytest.raises(InvalidFtw, match=rf"{name} must be \[1, 32\]: \[1, 31\]"):
         build(oracle)
     assert set(whole) == set(oracle.tensors)
+
+
+def test_routing_is_counted() -> None:
+    oracle = tiny.make("qwen3_moe")
+    model = build(oracle)
+    run(model, [(0, PROMPT, 0)])
+    uses = model.expert_uses()
+    assert sorted(uses) == [0, 2]
+    for layer, ids in model.routed().items():
+        assert ids.shape == (len(PROMPT), 3)
+        np.testing.assert_array_equal(uses[layer][:8], np.bincount(ids.reshape(-1), minlength=8))
+        assert uses[layer][8] == np.count_nonzero(uses[layer][:8])
+
+
+def test_experts_that_do_not_fit_are_named() -> None:
+    oracle = tiny.make("mixtral")
+    with pytest.raises(InvalidFtw, match="no experts of layer 2"):
+        build(tiny.Tiny("mixtral", oracle.hyperparameters, oracle.tensors, None, oracle.banks[:2]))
+    fewer = oracle.hyperparameters | {"num_local_experts": 3}
+    with pytest.raises(InvalidFtw, match=r"mlp.gate.weight must be \[3, 64\]: \[4, 64\]"):
+        build(tiny.Tiny("mixtral", fewer, oracle.tensors, None, oracle.banks))

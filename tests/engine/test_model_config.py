@@ -102,3 +102,54 @@ def test_bad_sizes_are_refused_by_name(name: str, value: object) -> None:
 def test_contradictions_are_refused(changes: dict[str, Any], error: type[Exception], word: str) -> None:
     with pytest.raises(error, match=word):
         model_config.make("llama", SMOLLM2 | changes)
+
+
+MOE: dict[str, Any] = SMOLLM2 | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+def test_experts_of_each_spelling() -> None:
+    experts = model_config.make("qwen3_moe", MOE | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}).experts
+    assert experts is not None
+    assert (experts.num_experts, experts.num_chosen, experts.inner_size) == (8, 2, 64)
+    assert (experts.scoring, experts.renormalise, experts.activation) == ("softmax", False, "silu")
+    assert [layer for layer in range(8) if experts.layers[layer]] == [1, 5, 7]
+    mixtral = model_config.make(
+        "mixtral", SMOLLM2 | {"num_local_experts": 4, "num_experts_per_tok": 2}
+    ).experts
+    assert mixtral is not None and mixtral.inner_size == 1536 and mixtral.renormalise
+    values = MOE | {"num_experts": None, "n_routed_experts": 16, "n_group": 4, "topk_group": 2}
+    glm = model_config.make("glm4_moe", values | {"n_shared_experts": 2, "first_k_dense_replace": 1}).experts
+    assert glm is not None and (glm.scoring, glm.shared_size, glm.layers[:2]) == (
+        "sigmoid",
+        128,
+        (False, True),
+    )
+    oss = model_config.make("gpt_oss", MOE | {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}).experts
+    assert oss is not None and (oss.activation, oss.limit) == ("clamped", 7.0)
+    assert model_config.make("llama", MOE).experts is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "word"),
+    [
+        ({"num_experts": None}, InvalidFtw, "num_experts"),
+        ({"num_experts": 1 << 17}, InvalidFtw, "num_experts"),
+        ({"num_experts": True}, InvalidFtw, "num_experts"),
+        ({"num_experts_per_tok": 9}, InvalidFtw, "can be chosen: 9"),
+        ({"n_group": 3}, InvalidFtw, "8 3 1"),
+        ({"n_group": 2, "topk_group": 3}, InvalidFtw, "8 2 3"),
+        ({"n_group": 8, "topk_group": 1}, InvalidFtw, "can be chosen: 2"),
+        ({"moe_intermediate_size": 0}, InvalidFtw, "moe_intermediate_size"),
+        ({"scoring_func": "tanh"}, Unsupported, "tanh"),
+        ({"swiglu_alpha": 2.0}, Unsupported, "swiglu_alpha"),
+        ({"mlp_only_layers": 3}, InvalidFtw, "mlp_only_layers"),
+        ({"norm_topk_prob": 1}, InvalidFtw, "norm_topk_prob"),
+        ({"clip_qkv": 8.0}, Unsupported, "clip_qkv"),
+        ({"logits_scaling": 0}, InvalidFtw, "logits_scaling"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(
+    changes: dict[str, Any], error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        model_config.make("qwen3_moe", MOE | changes)

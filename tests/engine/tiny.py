@@ -1,6 +1,7 @@
 """Tiny random models made by transformers: their own oracle, and the tensors that the engine reads."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,28 +165,32 @@ def q8_0(values: NDArray[np.float32]) -> QuantMatrix:
     return QuantMatrix("q8_0", (rows, columns), (codes, scales))
 
 
-def quantized(model: Tiny) -> Tiny:
-    """Round every matrix of ``model`` to q8_0, in its tensors and in its oracle alike."""
+def quantized(model: Tiny, experts: Callable[[NDArray[np.float32]], QuantMatrix] = q8_0) -> Tiny:
+    """Round every matrix of ``model`` to q8_0, those of experts by ``experts``, in its oracle alike.
+
+    Routers stay as they are.
+    """
     import torch
 
     tensors = dict(model.tensors)
     state = model.oracle.state_dict()
     for name, tensor in model.tensors.items():
-        if tensor.shape[0] > 1:
+        if tensor.shape[0] > 1 and name in state and "mlp.gate" not in name:
             tensors[name] = rounded = q8_0(tensor.planes[0].astype(np.float32))
             codes, scales = rounded.planes
             exact = codes.astype(np.float32) * np.repeat(scales.astype(np.float32), 32, axis=1)
             state[name].copy_(torch.from_numpy(exact))
-    return Tiny(model.architecture, model.hyperparameters, tensors, model.oracle, model.banks)
+    banks = moe.requantized(model.architecture, model.oracle, model.banks, experts)
+    return Tiny(model.architecture, model.hyperparameters, tensors, model.oracle, banks)
 
 
-def make(case: str, seed: int = 1) -> Tiny:
-    """Build the random model of ``CASES[case]`` or ``MOE_CASES[case]``."""
+def make(case: str, seed: int = 1, **changes: Any) -> Tiny:
+    """Build the random model of ``CASES[case]`` or ``MOE_CASES[case]``, with ``changes`` to its config."""
     import torch
     import transformers
 
     architecture = case.partition("-")[0]
-    values = SIZES | (CASES | MOE_CASES)[case]
+    values = SIZES | (CASES | MOE_CASES)[case] | changes
     theirs = {key: value for key, value in values.items() if not key.startswith("rope_")}
     theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": values["rope_theta"]}
     theirs["rope_parameters"] |= values.get("rope_scaling") or {}
