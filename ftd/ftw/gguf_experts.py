@@ -1,11 +1,12 @@
 """The experts of a GGUF model on their way into records, one at a time, codes and scales unchanged.
 
 GGUF stacks the experts of a layer, ``[E, N, K]`` a tensor, so the share of one expert is one run of bytes.
-Memory holds the raw bytes of one tensor of one expert and the planes of one record.
+Memory holds the raw bytes of one tensor of one expert and the planes of three records.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from ftd.ftw import gguf_blocks
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_parts import ExpertPart, Family
 from ftd.ftw.gguf_shards import GgufModel
+from ftd.ftw.prefetch import prefetched
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
@@ -70,10 +72,14 @@ def write(writer: FtwWriter, layers: Sequence[Sequence[Bank]], done: Callable[[i
     num_experts = layers[0][0].num_experts
     shapes = [[(bank.role, bank.format, bank.shape) for bank in layer] for layer in layers]
     writer.begin_experts(num_experts, range(len(layers)), shapes)
-    for layer in layers:
-        for expert in range(num_experts):
-            writer.add_expert({bank.role: _share(bank, expert) for bank in layer})
-            done(sum(bank.expert_bytes for bank in layer))
+    reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
+    for number, record in enumerate(prefetched(reads)):
+        writer.add_expert(record)
+        done(sum(bank.expert_bytes for bank in layers[number // num_experts]))
+
+
+def _record(layer: Sequence[Bank], expert: int) -> dict[str, QuantMatrix]:
+    return {bank.role: _share(bank, expert) for bank in layer}
 
 
 def _share(bank: Bank, expert: int) -> QuantMatrix:

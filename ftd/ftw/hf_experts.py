@@ -6,16 +6,18 @@
     gpt-oss, mxfp4       blocks [E, N, K/32, 16] u8 · scales [E, N, K/32] u8; rows of gate and up alternate
 
 An mxfp4 block of gpt-oss keeps values 2j and 2j + 1 in byte j; its codes are paired again as FTW wants them.
-Memory holds one tensor of one expert.
+Memory holds one tensor of one expert and the planes of three records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ftd.errors import InvalidCheckpoint
 from ftd.ftw.hf_tensors import check, matrix, rows, target
+from ftd.ftw.prefetch import prefetched
 from ftd.ftw.quantize import as_f32
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.writer import FtwWriter
@@ -76,11 +78,17 @@ def write(
     """Write every expert record; ``done(num_bytes)`` hears of the source bytes of each."""
     shapes = [[(share.role, share.format, share.shape) for share in layer] for layer in layers]
     writer.begin_experts(num_experts, range(len(layers)), shapes)
-    for layer in layers:
-        layer_bytes = source_bytes(layer)
-        for expert in range(num_experts):
-            writer.add_expert({share.role: share.read(expert) for share in layer})
-            done(layer_bytes * (expert + 1) // num_experts - layer_bytes * expert // num_experts)
+    bytes_by_row = [source_bytes(layer) for layer in layers]
+    reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
+    for number, record in enumerate(prefetched(reads)):
+        writer.add_expert(record)
+        row, expert = divmod(number, num_experts)
+        layer_bytes = bytes_by_row[row]
+        done(layer_bytes * (expert + 1) // num_experts - layer_bytes * expert // num_experts)
+
+
+def _record(layer: Sequence[Share], expert: int) -> dict[str, QuantMatrix]:
+    return {share.role: share.read(expert) for share in layer}
 
 
 def source_bytes(layer: Sequence[Share]) -> int:
