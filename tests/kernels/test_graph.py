@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from banks import random_bank
 from numpy.typing import NDArray
 from weights import random_matrix
 
@@ -301,3 +302,58 @@ def test_arrays_of_the_wrong_type_or_order_are_refused(rng: np.random.Generator)
     for place, wrong in ((0, arrays[0].astype(np.int64)), (1, np.arange(4, dtype=np.int32)[::2]), (4, None)):
         with pytest.raises((ValueError, TypeError)):
             graph.run(*arrays[:place], wrong, *arrays[place + 1 :])
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_experts_match_the_reference(isa: str, precision: str) -> None:
+    recorded = []
+    with Pool(3) as pool:
+        for make in (ReferenceGraph, CpuGraph):
+            rng = np.random.default_rng(9)
+            graph: Any = make(pool, **LIMITS, precision=precision)
+            x, logits, out = graph.buffer(D), graph.buffer(8), graph.buffer(D)
+            graph.embedding(x, random_matrix("f32", V, D, rng))
+            graph.linear(logits, x, random_matrix("f32", 8, D, rng))
+            first = graph.route_topk(logits, 3, "sigmoid", True, 2.0, None, 4, 2)
+            graph.expert_ffn(out, x, first, random_bank(rng, 8, D, F, ("q8_0", "q4_0")))
+            graph.add(x, out, 0.25)
+            second = graph.route_topk(logits, 2)
+            bank = random_bank(rng, 8, D, 32, fused=False, biased=True)
+            graph.expert_ffn(out, x, second, bank, "clamped", 1.0)
+            graph.finish()
+            recorded.append((graph, x, out, first, second))
+        uses = np.zeros(9, np.int64)
+        for lengths in ([20], [1], [3, 1, 8]):
+            arrays = step(lengths, [0] * len(lengths), np.random.default_rng(len(lengths)))
+            for graph, *_ in recorded:
+                graph.run(*arrays)
+            (slow, *theirs), (fast, *ours) = recorded
+            for routing, other in zip(theirs[2:], ours[2:], strict=True):
+                np.testing.assert_array_equal(fast.routed(other)[0], slow.routed(routing)[0])
+            for buffer, other in zip(theirs[:2], ours[:2], strict=True):
+                expected = slow.view(buffer)
+                error = np.abs(fast.view(other) - expected).max() / np.abs(expected).max()
+                assert error < TOLERANCE[precision]
+            counts = np.bincount(fast.routed(ours[2])[0].reshape(-1), minlength=8)
+            uses += [*counts, np.count_nonzero(counts)]
+        np.testing.assert_array_equal(fast.expert_uses(ours[2]), uses)
+        np.testing.assert_array_equal(slow.expert_uses(theirs[2]), uses)
+
+
+@pytest.mark.parametrize("make", [ReferenceGraph, CpuGraph])
+def test_experts_that_do_not_fit_are_refused(make: Any) -> None:
+    rng = np.random.default_rng(2)
+    graph, other = make(None, **LIMITS), make(None, **LIMITS)
+    x, logits, narrow = graph.buffer(D), graph.buffer(8), graph.buffer(D - 32)
+    routing = graph.route_topk(logits, 2)
+    bank = random_bank(rng, 8, D, F)
+    with pytest.raises(ValueError, match="num_chosen must lie in 1 to 8, got 9"):
+        graph.route_topk(logits, 9)
+    with pytest.raises(ValueError, match="the router has 8 experts, the bank 5"):
+        graph.expert_ffn(x, x, routing, random_bank(rng, 5, D, F))
+    with pytest.raises(ValueError, match=r"must be \[tokens, 64\]"):
+        graph.expert_ffn(narrow, x, routing, bank)
+    with pytest.raises(ValueError, match="the routing belongs to another graph"):
+        other.expert_ffn(other.buffer(D), other.buffer(D), routing, bank)
+    with pytest.raises(ValueError, match="the buffer belongs to another graph"):
+        graph.route_topk(other.buffer(8), 2)
