@@ -291,8 +291,8 @@ async def _import(source: _Source, sink: BlobSink) -> AsyncGenerator[Status | Im
             await asyncio.shield(task)
 
 
-def _gguf(paths: Sequence[Path]) -> _Source:
-    return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report))
+def _gguf(paths: Sequence[Path], quantization: str | None = None) -> _Source:
+    return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report, quantization))
 
 
 def _source(store: Store, request: CreateRequest) -> _Source:
@@ -309,12 +309,7 @@ def _source(store: Store, request: CreateRequest) -> _Source:
             "converting safetensors",
             lambda sink, report: import_safetensors(paths, sink, report, request.quantization),
         )
-    if request.quantization:
-        raise Unsupported(
-            f"GGUF files keep their quantization: {request.quantization}",
-            "create from safetensors or from a file that is quantised already",
-        )
-    return _gguf(_gguf_paths(store, files))
+    return _gguf(_gguf_paths(store, files), request.quantization)
 
 
 def _gguf_paths(store: Store, files: Mapping[str, str]) -> list[Path]:

@@ -17,6 +17,7 @@ from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_parts import ExpertPart, Family
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.prefetch import prefetched
+from ftd.ftw.quantize import quantize, target
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
@@ -40,15 +41,19 @@ class Bank:
         return self.info.num_bytes // self.num_experts
 
 
-def plan(family: Family, model: GgufModel, num_layers: int, size: dict[str, int]) -> list[list[Bank]]:
+def plan(
+    family: Family, model: GgufModel, num_layers: int, size: dict[str, int], quantization: str | None
+) -> list[list[Bank]]:
     """Return the banks of each layer; raise InvalidGguf for one that is missing or of another shape."""
     return [
-        [_bank(model, f"blk.{layer}.{part.gguf}", part, size) for part in family.experts]
+        [_bank(model, f"blk.{layer}.{part.gguf}", part, size, quantization) for part in family.experts]
         for layer in range(num_layers if family.experts else 0)
     ]
 
 
-def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int]) -> Bank:
+def _bank(
+    model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], quantization: str | None
+) -> Bank:
     num_experts = size["E"]
     if name not in model.source:
         raise InvalidGguf(f"tensor {name} is missing")
@@ -59,6 +64,7 @@ def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int]) -
         raise InvalidGguf(f"tensor {name} has dims {list(info.dims)} instead of {list(wanted)}")
     format = gguf_blocks.format_of(info.type, name)
     if len(shape) == 2:
+        format = target(part.role, format, shape[1], quantization)
         return Bank(file, info, part.role, format, (shape[0], shape[1]), num_experts)
     if FORMATS[format].block != 1:
         raise InvalidGguf(f"tensor {name} holds vectors and must not be quantised: {info.type}")
@@ -88,6 +94,8 @@ def _share(bank: Bank, expert: int) -> QuantMatrix:
     bank.file.read_into(raw, bank.info, expert * bank.expert_bytes)
     if bank.format == "f32":
         return QuantMatrix("f32", bank.shape, (as_f32(raw, bank.info.type).reshape(bank.shape),))
+    if bank.format != gguf_blocks.FORMAT_BY_TYPE[bank.info.type]:
+        return quantize(as_f32(raw, bank.info.type).reshape(bank.shape), bank.format)
     blocks = raw.reshape(-1, _BLOCK_BYTES[bank.info.type])
     spec, planes = FORMATS[bank.format], []
     for plane in spec.planes:

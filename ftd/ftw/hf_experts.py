@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from ftd.errors import InvalidCheckpoint
-from ftd.ftw.hf_tensors import check, matrix, rows, target
+from ftd.ftw.hf_tensors import check, matrix, rows
 from ftd.ftw.prefetch import prefetched
-from ftd.ftw.quantize import as_f32
+from ftd.ftw.quantize import as_f32, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import QuantMatrix
@@ -119,7 +119,7 @@ def _each(
             raise InvalidCheckpoint(
                 f"experts differ in dtype: {name.format('*')} has {' '.join(sorted(formats))}"
             )
-        format = target(formats.pop(), shape[1], quantization)
+        format = target(role, formats.pop(), shape[1], quantization)
 
         def read(
             expert: int,
@@ -144,7 +144,7 @@ def _fused(
     shares = []
     for role, shape in _roles(size).items():
         source, stride, start = places[role]
-        format = target(check(source, source.shape), shape[1], quantization)
+        format = target(role, check(source, source.shape), shape[1], quantization)
 
         def read(
             expert: int,
@@ -170,7 +170,7 @@ def _transposed(tensors: Tensors, prefix: str, size: dict[str, int], quantizatio
     for role, shape in _roles(size).items():
         source = _find(tensors, prefix + ("down_proj" if role == "down" else "gate_up_proj"))
         stored = (inner, hidden) if role == "down" else (hidden, 2 * inner)
-        format = target(check(source, (experts, *stored)), shape[1], quantization)
+        format = target(role, check(source, (experts, *stored)), shape[1], quantization)
 
         def read(
             expert: int,

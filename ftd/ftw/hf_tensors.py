@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw.quantize import BLOCK, as_f32, quantize
+from ftd.ftw.quantize import as_f32, quantize
 from ftd.ftw.safetensors import StoredTensor
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
@@ -37,11 +37,6 @@ def rows(tensor: StoredTensor, first: int, count: int, columns: int) -> NDArray[
     dtype = np.dtype(FLOATS[tensor.dtype][1])
     row_bytes = columns * dtype.itemsize
     return tensor.read(first * row_bytes, count * row_bytes).view(dtype).reshape(count, columns)
-
-
-def target(format: str, columns: int, quantization: str | None) -> str:
-    """Return the format of a float matrix after quantisation, its own where rows are no whole blocks."""
-    return format if quantization is None or columns % BLOCK else quantization
 
 
 def matrix(values: NDArray[np.generic], format: str) -> QuantMatrix:

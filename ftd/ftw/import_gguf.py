@@ -9,13 +9,13 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.errors import InvalidGguf
+from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import gguf_blocks, gguf_experts
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
@@ -24,6 +24,7 @@ from ftd.ftw.gguf_parts import Family, Part, sizes
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
+from ftd.ftw.quantize import QUANTIZED, plane_of, quantize, target
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.tokenizer_json import tokenizer_json
 from ftd.ftw.writer import FtwWriter
@@ -65,22 +66,29 @@ class _Planned:
     vector: bool
 
 
-def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = no_progress) -> ImportedModel:
+def import_gguf(
+    paths: Sequence[Path],
+    sink: BlobSink,
+    progress: Progress = no_progress,
+    quantization: str | None = None,
+) -> ImportedModel:
     """Convert a GGUF model to FTW blobs in ``sink``.
 
     paths: one file, any one shard with the others beside it, or all shards in any order.
+    quantization: None keeps what the file has; q8_0 or q4_0 quantises the matrices of a model of floats.
     progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidGguf or Unsupported.
     """
     started = time.monotonic()
     with GgufModel.open(paths) as model:
         family, settings = family_of(model)
         hyper = hyperparameters(family, settings, model)
-        plan, experts = _plan(family, model, hyper)
+        _check_floats(model, quantization)
+        plan, experts = _plan(family, model, hyper, quantization)
         tokenizer = tokenizer_json(model.metadata, vocab_size=int(str(hyper["vocab_size"]))).encode()
         draft = FtwConfig(
             architecture=family.model_type,
             hyperparameters=hyper,
-            quantization=_quantization(model),
+            quantization=quantization.upper() if quantization else _quantization(model),
             parameter_count=sum(tensor.num_values for tensor in model.tensors),
             tokens=special_tokens(model.metadata, int(str(hyper["vocab_size"]))),
             tensors=[],
@@ -110,8 +118,24 @@ def import_gguf(paths: Sequence[Path], sink: BlobSink, progress: Progress = no_p
     return imported(written, tokenizer_blob, template if isinstance(template, str) else None)
 
 
+def _check_floats(model: GgufModel, quantization: str | None) -> None:
+    """Raise Unsupported if there is something to quantise that has been quantised before."""
+    if quantization is None:
+        return
+    if quantization not in QUANTIZED:
+        raise Unsupported(
+            f"quantisation is not supported: {quantization:.40}", f"use {' or '.join(QUANTIZED)}"
+        )
+    for tensor in model.tensors:
+        if tensor.type not in ("F32", "F16", "BF16"):
+            raise Unsupported(
+                f"a model that is quantised already keeps its quantization: {tensor.name} is {tensor.type}",
+                "create from a file of f32, f16 or bf16",
+            )
+
+
 def _plan(
-    family: Family, model: GgufModel, hyper: dict[str, Json]
+    family: Family, model: GgufModel, hyper: dict[str, Json], quantization: str | None
 ) -> tuple[list[_Planned], list[list[gguf_experts.Bank]]]:
     """Match the model's tensors with the family's; return them in the order in which a step uses them."""
     size, num_layers = sizes(family, hyper), int(str(hyper["num_hidden_layers"]))
@@ -129,12 +153,12 @@ def _plan(
     for gguf_name, name, part in wanted:
         if gguf_name in model.source:
             file, info = model.source[gguf_name]
-            plan.append(
-                _planned(file, info, name, part, tuple(size[letter] for letter in part.shape), size["C"])
-            )
+            planned = _planned(file, info, name, part, tuple(size[x] for x in part.shape), size["C"])
+            format = target(name, planned.format, planned.shape[1], None if planned.vector else quantization)
+            plan.append(replace(planned, format=format))
         elif part.required:
             raise InvalidGguf(f"tensor {gguf_name} is missing")
-    experts = gguf_experts.plan(family, model, num_layers, size)
+    experts = gguf_experts.plan(family, model, num_layers, size, quantization)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
     known |= {bank.info.name for layer in experts for bank in layer}
     unknown = [name for name in model.source if name not in known]
@@ -216,7 +240,12 @@ class _Slabs:
                 raw = self._scratch.take(rows * self._row_bytes)
                 self._planned.file.read_into(raw, self._planned.info, first * self._row_bytes)
                 self._slab, self._first = raw.reshape(-1, self._block_bytes), first
-            out = gguf_blocks.plane(self._planned.info.type, name, self._slab)
+            out: NDArray[np.generic]
+            if self._planned.format == gguf_blocks.FORMAT_BY_TYPE[self._planned.info.type]:
+                out = gguf_blocks.plane(self._planned.info.type, name, self._slab)
+            else:
+                floats = gguf_experts.as_f32(self._slab.reshape(-1), self._planned.info.type)
+                out = plane_of(quantize(floats.reshape(rows, -1), self._planned.format), name)
             if self._planned.head_dim:
                 yield _halves(out.reshape(rows, -1), self._planned.head_dim)
             else:

@@ -16,10 +16,10 @@ from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.gguf_parts import Family, Part, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
-from ftd.ftw.hf_tensors import Dense, check, target
+from ftd.ftw.hf_tensors import Dense, check
 from ftd.ftw.hf_tokens import SpecialTokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
-from ftd.ftw.quantize import QUANTIZED
+from ftd.ftw.quantize import QUANTIZED, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.writer import FtwWriter
@@ -42,8 +42,6 @@ _SPELLINGS: dict[str, tuple[tuple[str, int], ...]] = {
 }
 _FUSED_SHARED = "shared_mlp.input_linear.weight"
 _IGNORED = ("rotary_emb.inv_freq",)  # constants that older files carry
-# Never quantised: a router decides by small differences
-_KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 
 
 def import_safetensors(
@@ -165,10 +163,7 @@ def _dense(
         return Dense(source, name, "f32", (1, shape[0]), vector=True, plus_one=plus_one)
     rows, columns = shape
     format = check(source, (2 * rows, columns) if source.name.endswith(_FUSED_SHARED) else (rows, columns))
-    if quantization is not None and "V" in part.shape:
-        quantization = "q8_0"
-    if part.name not in _KEPT:
-        format = target(format, columns, quantization)
+    format = target(name, format, columns, quantization)
     return Dense(source, name, format, (rows, columns), first=half * rows)
 
 

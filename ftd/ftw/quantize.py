@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import FORMATS, QuantMatrix
 
 QUANTIZED = ("q8_0", "q4_0")
 BLOCK = 32
+KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 MAX_F16 = 65504.0
 
 
@@ -22,6 +23,17 @@ def as_f32(rows: NDArray[np.generic]) -> NDArray[np.float32]:
     if rows.dtype == np.uint16:
         return (rows.astype(np.uint32) << 16).view(np.float32)
     return rows.astype(np.float32, copy=False)
+
+
+def target(name: str, format: str, columns: int, quantization: str | None) -> str:
+    """Return the format of the float matrix ``name`` after quantisation.
+
+    Routers, which decide by small differences, and rows that are no whole blocks keep ``format``; embeddings
+    and the output stay at q8_0.
+    """
+    if quantization is None or columns % BLOCK or name.endswith(KEPT):
+        return format
+    return "q8_0" if name.endswith(("embed_tokens.weight", "lm_head.weight")) else quantization
 
 
 def quantize(rows: NDArray[np.float32], format: str) -> QuantMatrix:
@@ -39,6 +51,12 @@ def quantize(rows: NDArray[np.float32], format: str) -> QuantMatrix:
         (num_rows, rows.shape[1]),
         (codes.reshape(num_rows, -1), scales.astype(np.float16).reshape(num_rows, -1)),
     )
+
+
+def plane_of(matrix: QuantMatrix, name: str) -> NDArray[np.generic]:
+    """Return the plane ``name`` of a matrix."""
+    names = [plane.name for plane in FORMATS[matrix.format].planes]
+    return matrix.planes[names.index(name)]
 
 
 def _inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:

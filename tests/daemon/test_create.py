@@ -113,9 +113,10 @@ async def test_a_broken_checkpoint_leaves_nothing(store: Store, renderer: Render
     assert store.list() == []
 
 
-async def test_gguf_files_are_not_quantised(store: Store, renderer: Renderer) -> None:
-    with pytest.raises(Unsupported, match="GGUF files keep their quantization: q8_0"):
+async def test_gguf_files_are_not_quantised_twice(store: Store, renderer: Renderer) -> None:
+    with pytest.raises(Unsupported, match=r"keeps its quantization: token_embd\.weight is Q4_0"):
         await made(store, renderer, files=upload(store), quantize="q8_0")
+    assert store.list() == []
 
 
 async def test_progress_counts_up_to_the_total(store: Store, renderer: Renderer) -> None:

@@ -234,6 +234,30 @@ def test_every_block_type_survives_in_a_record(kind: str, bring: Bring) -> None:
         np.testing.assert_array_equal(dequantize(banks[1].matrix("gate", expert)), wanted[expert])
 
 
+def test_experts_of_floats_are_quantised_as_the_gguf_package_does(
+    tmp_path: Path, sink: DirectorySink
+) -> None:
+    source = Source("qwen3moe", {"gate": "BF16", "up": "F16", "down": "F32"}).fill()
+    random = np.random.default_rng(0)
+    for name, (raw, kind) in list(source.raw.items()):
+        if kind in ("Q4_0", "Q8_0"):
+            shape = source.values(name).shape
+            floats = gguf_bytes.blocks("F32", int(np.prod(shape[:-1])), shape[-1], random)
+            source.raw[name] = (floats.reshape(*raw.shape[:-1], -1), "F32")
+    imported = import_gguf([source.save(tmp_path / "m.gguf")], sink, quantization="q4_0")
+    config = imported.config
+    blobs = reader.load_blobs(config, {blob.digest: sink.path(blob.digest) for blob in config.blobs})
+    bank = reader.expert_banks(config, blobs)[1]
+    kind_of = gguf.GGMLQuantizationType.Q4_0
+    for role in EXPERTS:
+        wanted = gguf.dequantize(
+            gguf.quantize(source.values(f"blk.1.ffn_{role}_exps.weight"), kind_of), kind_of
+        )
+        for expert in range(E):
+            np.testing.assert_array_equal(dequantize(bank.matrix(role, expert)), wanted[expert])
+    assert reader.tensors(config, blobs)["model.layers.0.mlp.gate.weight"].format == "f32"
+
+
 def test_layers_may_differ_in_format_and_records_do_not_differ_in_size(bring: Bring) -> None:
     source = Source("qwen3moe", {"0.down": "Q8_0", "1.down": "Q4_0"}).fill()
     imported, _, banks = bring(source)

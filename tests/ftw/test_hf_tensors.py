@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ftd.ftw import hf_tensors as module
-from ftd.ftw.hf_tensors import Dense, target
+from ftd.ftw.hf_tensors import Dense
 from ftd.ftw.quantize import quantize
 from ftd.ftw.safetensors import SafetensorsFile
 
@@ -42,9 +42,3 @@ def test_vectors_become_f32_and_gemmas_get_one_added(stored: Any) -> None:
     for plus_one in (False, True):
         (slabs,) = Dense(stored["v"], "v", "f32", (1, 64), vector=True, plus_one=plus_one).planes()
         np.testing.assert_array_equal(next(slabs)[0], half + np.float32(plus_one))
-
-
-def test_rows_that_are_no_whole_blocks_keep_their_format() -> None:
-    assert target("bf16", 64, "q8_0") == "q8_0"
-    assert target("bf16", 33, "q8_0") == "bf16"
-    assert target("bf16", 64, None) == "bf16"

@@ -119,6 +119,32 @@ def test_every_block_type_survives_the_sorting_of_rows(kind: str, sink: Director
     assert_same_values(path, imported, load(sink, imported))
 
 
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+def test_floats_are_quantised_as_the_gguf_package_does(
+    kind: str, format: str, sink: DirectorySink, save: Save
+) -> None:
+    path = save("m.gguf", gguf_bytes.gguf(*gguf_bytes.model("llama", {"": kind})))
+    imported = import_gguf([path], sink, quantization=format)
+    tensors = load(sink, imported)
+    assert tensors["model.embed_tokens.weight"].format == "q8_0"
+    assert imported.config.quantization == format.upper()
+    kind_of = {"q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.Q4_0}[format]
+    with GgufFile.open(path) as file:
+        for info in file.tensors:
+            ours = tensors[hugging_face_name(info.name, "llama")]
+            if len(info.dims) == 1 or info.name == "token_embd.weight":
+                continue
+            raw = file.read(info).reshape(ours.shape[0], -1)
+            floats = gguf.dequantize(raw, gguf.GGMLQuantizationType[info.type]).astype(np.float32)
+            wanted = gguf.dequantize(gguf.quantize(floats, kind_of), kind_of)
+            values = dequantize(ours)
+            if info.name.split(".")[-2] in ("attn_q", "attn_k"):
+                values = interleaved(values, 4 if "attn_q" in info.name else 2)
+            assert ours.format == format
+            np.testing.assert_array_equal(values, wanted)
+
+
 def test_biases_of_q_and_k_are_sorted_like_their_rows(sink: DirectorySink, save: Save) -> None:
     metadata, tensors = gguf_bytes.model("llama")
     half_split = np.arange(256, dtype=np.float32).reshape(256, 1)

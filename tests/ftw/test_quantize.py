@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint
-from ftd.ftw.quantize import as_f32, quantize
+from ftd.ftw.quantize import as_f32, quantize, target
 
 BLOCK_BYTES = {"q8_0": 34, "q4_0": 18}
 
@@ -68,3 +68,20 @@ def test_what_no_scale_can_hold_is_refused(format: str, value: float) -> None:
 def test_bf16_as_u16_becomes_f32_exactly() -> None:
     assert as_f32(np.array([[0x3F80, 0xC000]], np.uint16)).tolist() == [[1.0, -2.0]]
     assert as_f32(np.array([[1.5]], np.float16)).tolist() == [[1.5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "quantization", "wanted"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", 64, "q4_0", "q4_0"),
+        ("model.layers.0.self_attn.q_proj.weight", 64, None, "bf16"),
+        ("model.layers.0.self_attn.q_proj.weight", 33, "q4_0", "bf16"),
+        ("model.layers.0.mlp.gate.weight", 64, "q4_0", "bf16"),
+        ("model.layers.0.mlp.gate_proj.weight", 64, "q4_0", "q4_0"),
+        ("model.embed_tokens.weight", 64, "q4_0", "q8_0"),
+        ("lm_head.weight", 64, "q4_0", "q8_0"),
+        ("gate", 64, "q4_0", "q4_0"),
+    ],
+)
+def test_what_is_quantised(name: str, columns: int, quantization: str | None, wanted: str) -> None:
+    assert target(name, "bf16", columns, quantization) == wanted
