@@ -1,5 +1,6 @@
 """ftd.ftw.import_safetensors: planes are the bits that transformers saved, experts those of its modules."""
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,26 @@ def test_progress_ends_at_the_bytes_of_all_tensors(tmp_path: Path, bring: Bring)
     bring(files, progress=lambda *pair: seen.append(pair))
     total = sum(array.nbytes for array in wanted.values())
     assert seen == sorted(seen) and seen[-1] == (total, total)
+
+
+def test_memory_stays_far_below_one_layer(tmp_path: Path, sink: DirectorySink) -> None:
+    config, tensors = checkpoint_bytes.mixtral()
+    hidden, inner, experts = D, 512, 128
+    prefix = "model.layers.0.block_sparse_moe"
+    tensors = {name: array for name, array in tensors.items() if "experts" not in name}
+    tensors[f"{prefix}.gate.weight"] = np.zeros((experts, hidden), np.uint16)
+    tensors["model.layers.0.mlp.experts.gate_up_proj"] = np.zeros((experts, 2 * inner, hidden), np.uint16)
+    tensors["model.layers.0.mlp.experts.down_proj"] = np.zeros((experts, hidden, inner), np.uint16)
+    config |= {"num_local_experts": experts, "intermediate_size": inner}
+    files = checkpoint_bytes.save(tmp_path / "m", config, tensors)
+    layer_bytes = experts * 3 * inner * hidden * 2
+    tracemalloc.start()
+    try:
+        import_safetensors(files, sink)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < layer_bytes / 4
 
 
 EXPERT = "model.layers.0.block_sparse_moe.experts.3.w2.weight"
