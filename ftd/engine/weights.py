@@ -7,6 +7,7 @@ import numpy as np
 from ftd.engine.graphs import Floats
 from ftd.errors import InvalidFtw
 from ftd.kernels import dispatch
+from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 
@@ -44,11 +45,13 @@ class Weights:
             raise InvalidFtw(f"the model has no experts of layer {layer}")
         if bank.num_experts != num_experts:
             raise InvalidFtw(f"layer {layer} must have {num_experts} experts: {bank.num_experts}")
-        down = bank.matrices.get("down")
-        if down is None or down.shape != (hidden_size, inner_size):
-            found = None if down is None else list(down.shape)
+        try:
+            found = check_bank(bank, "silu")
+        except ValueError as exc:
+            raise InvalidFtw(f"experts of layer {layer}: {exc}") from exc
+        if found != (hidden_size, inner_size):
             raise InvalidFtw(
-                f"down of the experts of layer {layer} must be {[hidden_size, inner_size]}: {found}"
+                f"down of the experts of layer {layer} must be {[hidden_size, inner_size]}: {list(found)}"
             )
         self.used.add(f"experts of layer {layer}")
         return bank

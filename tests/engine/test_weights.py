@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from banks import random_bank
 
 from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
-from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.quant import BankMatrix, ExpertBank, QuantMatrix
 from tests.engine.tiny import matrix
 
 
@@ -43,3 +44,20 @@ def test_refusals_name_the_tensor(name: str, rows: int, words: str) -> None:
     with pytest.raises(InvalidFtw, match=words):
         weights.matrix(name, rows, 3)
     assert weights.used == set()
+
+
+def test_banks_are_checked_and_counted() -> None:
+    rng = np.random.default_rng(4)
+    bank = random_bank(rng, 4, 64, 32)
+    tensors = {"a": QuantMatrix("f32", (1, 2), (np.zeros((1, 2), np.float32),))}
+    weights = Weights(tensors, [bank])
+    assert weights.num_bytes == 8 + bank.records.nbytes
+    assert weights.unused() == ["a", "experts of layer 0"]
+    assert weights.bank(0, 4, 64, 32) is bank
+    assert weights.unused() == ["a"]
+    lacking = ExpertBank(0, bank.records, {"down": bank.matrices["down"]})
+    with pytest.raises(InvalidFtw, match="experts of layer 0: a bank needs down gate up"):
+        Weights(tensors, [lacking]).bank(0, 4, 64, 32)
+    outside = BankMatrix(bank.records, "f32", (64, 32), (bank.records.shape[1] - 4096,))
+    with pytest.raises(InvalidFtw, match="codes ends behind its record"):
+        outside.expert(0)
