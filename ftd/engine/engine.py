@@ -255,13 +255,10 @@ class Engine:
         logprobs: dict[int, TokenLogprob] = {}
         logits = self.model.logits
         for row, sequence in enumerate(batch.sampled_sequences):
-            bound, row_logits = sequence.constraint, logits[row]
+            bound = sequence.constraint
             try:
-                if bound is not None:
-                    if sequence.num_logprobs >= 0:  # those are the model's own
-                        row_logits = row_logits.copy()
-                    bound.apply(row_logits)
-                token = self._sampler.sample(row_logits, sequence)
+                allowed = None if bound is None else bound.allowed(self.config.vocab_size)
+                token = self._sampler.sample(logits[row], sequence, allowed)
                 if bound is not None and token not in sequence.stop_ids:
                     sequence.is_complete = bound.consume(token)
             except (EngineError, InvalidOption) as exc:

@@ -1,7 +1,7 @@
 """Constrained output: which ids may come next so that what a request answers stays in its grammar.
 
-    generate ─▶ compile, first mask ··▶ apply to the logits ─▶ sample ─▶ consume ─▶ emit ─▶ prepare ─▶ …
-                └── helper thread ──┘   └──────────────── thread of the step loop ────────────────┘
+    generate ─▶ compile ··▶ prepare ─▶ allowed ─▶ sample among them ─▶ consume ─▶ emit ─▶ prepare ─▶ …
+                └ helper ┘   └────────────────── thread of the step loop ──────────────────────┘
 
 Compiling takes milliseconds to a second and runs beside the steps of others, without the GIL. A mask takes
 some ten microseconds, less than handing it to another thread: it is computed by the step loop, after the ids
@@ -13,7 +13,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from ftd.errors import InvalidOption, InvalidRequest
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-Floats = NDArray[np.float32]
 Bits = NDArray[np.bool_]
 
 # An automaton state takes 1 to 2 KiB; the library's own limits bound the work of one mask
@@ -37,7 +36,7 @@ KEPT_MATCHERS = 16
 
 
 class Constraint:
-    """What binds one sequence's output; ``apply`` and ``consume`` take turns, ``prepare`` comes between."""
+    """What binds one sequence's output; ``allowed`` and ``consume`` take turns, ``prepare`` comes between."""
 
     def __init__(self, grammars: Grammars, grammar: Grammar) -> None:
         self._grammars = grammars
@@ -55,22 +54,27 @@ class Constraint:
         return self._starting is None or not concurrent.futures.wait((self._starting,), timeout_s).not_done
 
     def prepare(self) -> None:
-        """Compute the mask that the next ``apply`` needs; raises what that does."""
+        """Compute the mask that the next ``allowed`` needs; raises what that does."""
         if not self._is_free:
             self._compute_mask()
 
-    def apply(self, logits: Floats) -> None:
-        """Write minus infinity into ``logits`` [V] where an id is not allowed.
+    def allowed(self, vocab_size: int) -> Bits | None:
+        """Return [V]: which ids may come next; None when all may.
 
         Waits for the compiler. Raises InvalidOption when the grammar is invalid, or too complex to follow.
         """
         if self._is_free:
-            return
+            return None
         self._compute_mask()
-        forbid(logits, self._mask, () if self._has_begun else tuple(self._grammar.detours))
+        bits = unpacked(self._mask, vocab_size)
+        if not self._has_begun:
+            for token in self._grammar.detours:
+                if token < vocab_size:
+                    bits[token] = True
+        return bits
 
     def consume(self, token: int) -> bool:
-        """Move on behind ``token``, which was sampled under ``apply``.
+        """Move on behind ``token``, which ``allowed`` had allowed.
 
         Return whether the grammar's text has ended, so that nothing may follow. Raises InvalidOption.
         """
@@ -81,7 +85,7 @@ class Constraint:
             self._watch(token)
             return False
         matcher = self._matcher
-        assert matcher is not None, "apply comes before consume"
+        assert matcher is not None, "allowed comes before consume"
         self._has_begun, self._mask = True, b""
         if not matcher.consume_token(token):
             raise _failure(matcher)
@@ -132,7 +136,7 @@ class Grammars:
         self._helper = ThreadPoolExecutor(1, "ftd-grammar")
 
     def begin(self, grammar: Grammar) -> Constraint:
-        """Return the constraint of a new sequence; what is wrong with the grammar is told by ``apply``."""
+        """Return the constraint of a new sequence; what is wrong with the grammar is told by ``allowed``."""
         if self._vocabulary is None:
             raise InvalidRequest("a grammar needs the vocabulary first")
         return Constraint(self, grammar)
@@ -187,19 +191,12 @@ class Grammars:
                     del self._idle[oldest]
 
 
-def forbid(logits: Floats, mask: bytes, but: Sequence[int] = ()) -> None:
-    """Write minus infinity into ``logits`` [V] where ``mask`` has no bit, except at the ids ``but``.
-
-    mask: bit i % 8 of byte i // 8 is that of id i; ids behind its end have none.
-    """
-    bits = np.invert(np.frombuffer(mask, np.uint8))
-    count = min(len(logits), 8 * len(bits))
-    forbidden: Bits = np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
-    for token in but:
-        if token < count:
-            forbidden[token] = False
-    np.copyto(logits[:count], -np.inf, where=forbidden)
-    logits[count:] = -np.inf
+def unpacked(mask: bytes, vocab_size: int) -> Bits:
+    """Return [V] of a mask, whose bit i % 8 of byte i // 8 is that of id i; ids behind its end have none."""
+    bits = np.frombuffer(mask, np.uint8)
+    if 8 * len(bits) < vocab_size:
+        bits = np.concatenate((bits, np.zeros(-(-vocab_size // 8) - len(bits), np.uint8)))
+    return np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_)
 
 
 class _Words:

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ftd.engine.graphs import Floats
 from ftd.engine.messages import SamplingParams, TokenLogprob
 from ftd.engine.sequence import Sequence
-from ftd.errors import InvalidOption
+from ftd.errors import EngineError, InvalidOption
 from ftd.kernels import dispatch
 
 MAX_LOGPROBS = 1024
 MAX_HISTORY_TOKENS = 1 << 24
 _MASK = (1 << 64) - 1
+# Picking out so many logits takes about as long as masking all of a large vocabulary
+FEW_IDS = 2048
 
 # Not a number is in no range. Numbers beyond these make every logit equal or infinite.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -54,6 +57,15 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def _places(ids: NDArray[np.intp], history: NDArray[np.int32], params: SamplingParams) -> NDArray[np.int32]:
+    """Return where in ``ids``, which rise, those of the history stand that penalties look at."""
+    start = max(0, len(history) - params.repeat_last_n) if params.repeat_last_n >= 0 else 0
+    last = history[start:]
+    places = np.minimum(np.searchsorted(ids, last), len(ids) - 1).astype(np.int32)
+    found: NDArray[np.int32] = places[ids[places] == last]
+    return found
+
+
 class Sampler:
     """Samples for all sequences of an engine; keeps nothing between calls but each request's ``State``."""
 
@@ -78,12 +90,29 @@ class Sampler:
         )
         return State(params, secrets.randbits(64) if sampling.seed is None else sampling.seed)
 
-    def sample(self, logits: Floats, sequence: Sequence) -> int:
-        """Return the next id of ``sequence`` from its ``logits`` [V]; EngineError if they are not finite."""
+    def sample(self, logits: Floats, sequence: Sequence, allowed: NDArray[np.bool_] | None = None) -> int:
+        """Return the next id of ``sequence`` from its ``logits`` [V]; EngineError if they are not finite.
+
+        allowed: [V], where some ids are forbidden; the result is what minus infinity in their logits gives.
+        """
         state = sequence.sampler_state
         assert isinstance(state, State)
         history = np.frombuffer(sequence.ids, np.int32)
-        return int(self._choose(logits, state.params, history, uniform(state.seed, sequence.output_len)))
+        number = uniform(state.seed, sequence.output_len)
+        if allowed is None:
+            return int(self._choose(logits, state.params, history, number))
+        if np.count_nonzero(allowed) > FEW_IDS:
+            return int(
+                self._choose(np.where(allowed, logits, np.float32(-np.inf)), state.params, history, number)
+            )
+        # Where a grammar leaves few ids, as it mostly does, the kernel need not look at all the others
+        ids = np.flatnonzero(allowed)
+        if len(ids) == 1:
+            return int(ids[0])
+        if not len(ids):
+            raise EngineError("no token is allowed next")
+        places = _places(ids, history, state.params)
+        return int(ids[self._choose(logits[ids], state.params, places, number)])
 
     def logprob(self, logits: Floats, token: int, num_top: int) -> TokenLogprob:
         """Return the log-probabilities of ``token`` and of the ``num_top`` best, before any filter."""

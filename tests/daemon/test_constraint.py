@@ -5,8 +5,9 @@ import base64
 import json
 
 import pytest
+from fake_engine import fake_command
 from live_daemon import running
-from tiny_model import EOS, THINKING, TOOLS, add_model
+from tiny_model import CHATML, EOS, THINKING, TOOLS, add_model, ids_of
 
 USER = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -114,3 +115,18 @@ async def test_bad_format_is_a_400_and_loads_nothing(tmp_path, control, path, bo
         assert text in (error if isinstance(error, str) else error["message"])
         assert (await daemon.json("/api/ps"))["models"] == []
         assert control.workers.empty()
+
+
+async def test_bare_calls_lose_against_a_format(tmp_path):
+    """Every answer in JSON begins as a bare call does: it is the answer, and it streams."""
+    text = '{"name": "f", "arguments": {}}'
+    bare = CHATML + "{{ tools }}{% if m is defined %}{{ m.tool_calls }}{% endif %}"
+    async with running(tmp_path, fake_command(reply=ids_of(text)), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=bare)
+        body = {"model": "tiny", "messages": USER, "tools": [TOOL]}
+        called = await daemon.json("/api/chat", body | {"stream": False})
+        assert called["message"]["tool_calls"][0]["function"]["name"] == "f"
+        streamed = await daemon.post("/api/chat", body | {"format": SCHEMA})
+        lines = [json.loads(line)["message"] for line in (await streamed.text()).splitlines()]
+        assert "".join(line["content"] for line in lines) == text and len(lines) > 10
+        assert not any("tool_calls" in line for line in lines)

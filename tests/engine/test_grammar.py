@@ -195,9 +195,8 @@ def grammars() -> Iterator[Grammars]:
 
 def allowed(constraint: Constraint) -> set[int]:
     """Return the ids that a constraint allows now."""
-    logits = np.zeros(160, np.float32)
-    constraint.apply(logits)
-    return set(np.flatnonzero(np.isfinite(logits)).tolist())
+    bits = constraint.allowed(160)
+    return set(range(160)) if bits is None else set(np.flatnonzero(bits).tolist())
 
 
 def feed(constraint: Constraint, text: bytes) -> bool:
@@ -234,6 +233,9 @@ def test_detour_is_taken_only_at_the_beginning(grammars: Grammars) -> None:
     assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"'), OPEN, 157}
     feed(constraint, b"{")
     assert OPEN not in allowed(constraint)
+    inside = grammars.begin(Grammar(text=GRAMMAR.text, detours={ord("<"): b""}))
+    feed(inside, b'{"name":"<')
+    assert len(allowed(inside)) < 160  # a string that holds such an id is no detour
     call = grammars.begin(grammar)
     allowed(call)
     call.consume(157)
@@ -260,14 +262,19 @@ def test_kept_matchers_are_bounded(grammars: Grammars) -> None:
     assert sum(map(len, grammars._idle.values())) == 16
 
 
-def test_vocabulary_smaller_than_the_logits_forbids_the_rest() -> None:
+@pytest.mark.parametrize("vocab_size", [160, 161, 200, 1000])
+def test_vocabulary_smaller_than_the_logits_forbids_the_rest(vocab_size: int) -> None:
     grammars = Grammars()
     grammars.learn(VOCABULARY)
-    constraint = grammars.begin(Grammar(text=grammar_of("json")))
-    masked = np.zeros(170, np.float32)
-    constraint.apply(masked)
-    assert np.isneginf(masked[160:]).all() and masked[ord("{")] == 0
+    bits = grammars.begin(Grammar(text=grammar_of("json"))).allowed(vocab_size)
+    assert bits is not None and bits.shape == (vocab_size,)
+    assert set(np.flatnonzero(bits).tolist()) == {ord("{"), TOKENS.index(b'{"')}
     grammars.close()
+
+
+def test_vocabulary_larger_than_the_logits_is_cut(grammars: Grammars) -> None:
+    bits = grammars.begin(GRAMMAR).allowed(125)
+    assert bits is not None and np.flatnonzero(bits).tolist() == [ord("{")]
 
 
 def test_vocabulary_without_an_end_can_end_too() -> None:

@@ -6,7 +6,7 @@ import pytest
 from ftd.engine.messages import SamplingParams
 from ftd.engine.sampler import Sampler, uniform
 from ftd.engine.sequence import Sequence
-from ftd.errors import InvalidOption
+from ftd.errors import EngineError, InvalidOption
 
 
 @pytest.fixture
@@ -82,3 +82,40 @@ def test_logprobs_are_sorted_and_before_any_filter(sampler: Sampler) -> None:
     entry = sampler.logprob(logits, 2, 2)
     assert (entry.id, [token for token, _ in entry.top]) == (2, [4, 3])
     np.testing.assert_allclose([entry.logprob, entry.top[0][1]], np.log([3 / 21, 10 / 21]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_allowed", [1, 2, 30, 700, 2048, 2049, 3000])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 0, "top_p": 1.0},
+        {"top_k": 5, "min_p": 0.1},
+        {"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": 20},
+        {"repeat_penalty": 1.5, "repeat_last_n": -1},
+        {"repeat_penalty": 1.5, "repeat_last_n": 0},
+    ],
+)
+def test_forbidden_ids_are_as_if_their_logits_were_minus_infinity(
+    num_allowed: int, fields: dict[str, float]
+) -> None:
+    sampler, random = Sampler(3000), np.random.default_rng(num_allowed)
+    for seed in range(10):
+        logits = random.standard_normal(3000).astype(np.float32) * 3
+        allowed = np.zeros(3000, np.bool_)
+        allowed[random.permutation(3000)[:num_allowed]] = True
+        sampling = SamplingParams(seed=seed, **fields)  # type: ignore[arg-type]
+        # a history of allowed and forbidden ids, some more than once
+        ids = np.concatenate((np.flatnonzero(allowed)[:20], random.integers(0, 3000, 20))).tolist() * 2
+        made = sequence(sampler, ids, 10, sampling)
+        masked = np.where(allowed, logits, np.float32(-np.inf))
+        before = logits.copy()
+        assert sampler.sample(logits, made, allowed) == sampler.sample(masked, made)
+        assert (logits == before).all()
+
+
+def test_nothing_allowed_is_an_error(sampler: Sampler) -> None:
+    made = sequence(sampler, [1, 2], 1, SamplingParams(seed=1))
+    with pytest.raises(EngineError, match="no token is allowed next"):
+        sampler.sample(np.zeros(8, np.float32), made, np.zeros(8, np.bool_))
