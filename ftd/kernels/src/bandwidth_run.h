@@ -16,8 +16,10 @@ inline void read_op(const void* args, const Step*, int32_t thread, int32_t num_t
     share(a.count, 512, thread, num_threads, &begin, &end);
     uint64_t sum[8] = {};
     int64_t i = begin;
-    for (; i + 8 <= end; i += 8)
+    for (; i + 8 <= end; i += 8) {
+        __builtin_prefetch(a.data + i + 128, 0, 2);  // as the products do: faster than what the hardware fetches alone
         for (int j = 0; j < 8; ++j) sum[j] ^= a.data[i + j];
+    }
     for (; i < end; ++i) sum[0] ^= a.data[i];
     for (int j = 1; j < 8; ++j) sum[0] ^= sum[j];
     a.sums[8 * thread] = sum[0];

@@ -200,8 +200,22 @@ inline void tile_part(const char* tile, int64_t first, int64_t blocks, const Act
 
 // One tile times tokens t0 .. t0 + NT - 1, into value[t][NR * LANES].
 template <int32_t FORMAT, int NR, int NT>
-void tile_tokens(const char* tile, int64_t blocks, const Activations& x, int64_t t0, float (*value)[NR * LANES]) {
+int64_t tile_tokens(const char* tile, int64_t blocks, const Activations& x, int64_t t0, float (*value)[NR * LANES]) {
     for (int64_t first = 0; first < 4; ++first) tile_part<FORMAT, NR, NT>(tile, first, blocks, x, t0, value);
+    return NT;
+}
+
+// Does as many of `left` tokens at once as there is a loop for, and returns how many: few sizes, for short compiling.
+template <int32_t FORMAT, int NR>
+inline int64_t tile_some(const char* tile, int64_t blocks, const Activations& x, int64_t t, int64_t left,
+                         float (*value)[NR * LANES]) {
+    if constexpr (NR == TILE_VECTORS) {
+        if (left >= TILE_TOKENS) return tile_tokens<FORMAT, NR, TILE_TOKENS>(tile, blocks, x, t, value);
+        if constexpr (TILE_TOKENS > 4)
+            if (left >= 4) return tile_tokens<FORMAT, NR, 4>(tile, blocks, x, t, value);
+    }
+    if (left >= 2) return tile_tokens<FORMAT, NR, 2>(tile, blocks, x, t, value);
+    return tile_tokens<FORMAT, NR, 1>(tile, blocks, x, t, value);
 }
 
 // Rows [begin, end) (at most NR * LANES) for tokens [t0, t1); the tile's first row is `first`.
@@ -213,18 +227,8 @@ void tile_rows(const Product& p, const Activations& x, int64_t first, int64_t be
         for (int lane = 0; lane < LANES; lane += 8)
             pack_rows8<FORMAT, NR>(p.weight, first + v * LANES + lane, v, lane, scratch);
     alignas(64) float value[TILE_TOKENS][NR * LANES];
-    for (int64_t t = t0; t < t1; t += TILE_TOKENS) {
-        const int64_t count = t1 - t < TILE_TOKENS ? t1 - t : TILE_TOKENS;
-        switch (count) {
-            case 1: tile_tokens<FORMAT, NR, 1>(scratch, blocks, x, t, value); break;
-            case 2: tile_tokens<FORMAT, NR, 2>(scratch, blocks, x, t, value); break;
-            case 3: tile_tokens<FORMAT, NR, 3>(scratch, blocks, x, t, value); break;
-            case 4: tile_tokens<FORMAT, NR, 4>(scratch, blocks, x, t, value); break;
-#if FTD_VNNI
-            case 5: tile_tokens<FORMAT, NR, 5>(scratch, blocks, x, t, value); break;
-            default: tile_tokens<FORMAT, NR, TILE_TOKENS>(scratch, blocks, x, t, value); break;
-#endif
-        }
+    for (int64_t t = t0, count; t < t1; t += count) {
+        count = tile_some<FORMAT, NR>(scratch, blocks, x, t, t1 - t, value);
         for (int64_t i = 0; i < count; ++i) {
             const float* from = value[i] + (begin - first);
             float* out = p.out + (t + i) * p.weight.n + begin;
