@@ -3,11 +3,9 @@
 #include "dequantize_row.h"
 #include "matmul.h"
 
-#ifndef FTD_FETCH
-#define FTD_FETCH 2
-#endif
-
 namespace ftd {
+
+constexpr int FETCH_LOCALITY = 2;  // into the second cache: eight rows ahead of wide matrices are more than the first holds
 
 // What the codes of a format mean. GROUP values share a scale.
 template <int32_t FORMAT>
@@ -146,12 +144,12 @@ struct Ahead {
         return ahead;
     }
     void codes() {
-        for (int32_t at = 0; at < code_bytes; at += 64) __builtin_prefetch(code_plane + at, 0, FTD_FETCH);
+        for (int32_t at = 0; at < code_bytes; at += 64) __builtin_prefetch(code_plane + at, 0, FETCH_LOCALITY);
         code_plane += code_bytes;
     }
     void scales() {
         for (int32_t i = 0; i < num_scales; ++i) {
-            for (int32_t at = 0; at < scale_bytes; at += 64) __builtin_prefetch(scale_planes[i] + at, 0, FTD_FETCH);
+            for (int32_t at = 0; at < scale_bytes; at += 64) __builtin_prefetch(scale_planes[i] + at, 0, FETCH_LOCALITY);
             scale_planes[i] += scale_bytes;
         }
     }

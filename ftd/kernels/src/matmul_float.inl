@@ -178,7 +178,7 @@ void float_vector(const Product& p, const float* x, int64_t begin, int64_t end) 
         for (auto& lanes : acc) lanes.clear();
         int64_t at = 0;
         for (; at + 16 <= k; at += 16) {
-            for (int64_t line = 0; line < ROWS * ITEM * 16; line += 64) __builtin_prefetch(ahead + line, 0, FTD_FETCH);
+            for (int64_t line = 0; line < ROWS * ITEM * 16; line += 64) __builtin_prefetch(ahead + line, 0, FETCH_LOCALITY);
             ahead += ROWS * ITEM * 16;
 #pragma GCC unroll 8
             for (int64_t r = 0; r < ROWS; ++r) acc[r].template add_coded<FORMAT>(rows[r] + at * ITEM, x + at);
