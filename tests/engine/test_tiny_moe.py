@@ -22,6 +22,8 @@ PROMPT_TOKENS = 48
 # two experts are all but equal the other one may be chosen.
 TOLERANCE = {"f32": 5e-4, "fast": 0.2}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(models_dir: Path) -> Path:
