@@ -203,7 +203,7 @@ class Engine:
         started_ns = time.monotonic_ns()
         has_prefill = False
         for entry in batch.entries:
-            has_prefill = has_prefill or entry.sequence.is_prefill
+            has_prefill = has_prefill or entry.start < entry.sequence.prompt_len
             if entry.sequence.admitted_ns == 0:
                 entry.sequence.admitted_ns = started_ns
         self._prepare(batch)
@@ -260,7 +260,10 @@ class Engine:
                 allowed = None if bound is None else bound.allowed(self.config.vocab_size)
                 token = self._sampler.sample(logits[row], sequence, allowed)
                 if bound is not None and token not in sequence.stop_ids:
-                    sequence.is_complete = bound.consume(token)
+                    bound.consume(token)
+                    if sequence.num_logprobs < 0:  # else every id needs logits
+                        sequence.forced_ids = bound.consume_forced()
+                    sequence.is_complete = bound.is_complete
             except (EngineError, InvalidOption) as exc:
                 # Logits that are not finite, a grammar that is none: the others of the batch go on
                 self._failures[sequence.request_id] = exc

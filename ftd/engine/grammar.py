@@ -73,23 +73,33 @@ class Constraint:
                     bits[token] = True
         return bits
 
-    def consume(self, token: int) -> bool:
-        """Move on behind ``token``, which ``allowed`` had allowed.
-
-        Return whether the grammar's text has ended, so that nothing may follow. Raises InvalidOption.
-        """
+    def consume(self, token: int) -> None:
+        """Move on behind ``token``, which ``allowed`` had allowed. Raises InvalidOption."""
         if not self._has_begun and not self._is_free and token in self._grammar.detours:
             self._free_until = self._grammar.detours[token]
             self._is_free = True
         if self._is_free:
             self._watch(token)
-            return False
+            return
         matcher = self._matcher
         assert matcher is not None, "allowed comes before consume"
         self._has_begun, self._mask = True, b""
         if not matcher.consume_token(token):
             raise _failure(matcher)
-        return matcher.is_stopped()
+
+    def consume_forced(self) -> list[int]:
+        """Move on behind the ids that can only follow now, and return them; after ``consume``."""
+        if self._is_free or self._matcher is None:
+            return []
+        forced = self._matcher.compute_ff_tokens()
+        if forced and not self._matcher.consume_tokens(forced):
+            raise _failure(self._matcher)
+        return forced
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the grammar's text has ended, so that nothing may follow."""
+        return not self._is_free and self._matcher is not None and self._matcher.is_stopped()
 
     def close(self) -> None:
         """Give the matcher back; nothing may be called after that."""

@@ -123,9 +123,9 @@ class Scheduler:
         self.num_steps += 1
         tokens = iter(sampled)
         emitted: list[tuple[Sequence, int]] = []
-        for sequence, _, count, wants_logits in batch.entries:
+        for sequence, start, count, wants_logits in batch.entries:
             was_prefill = sequence.is_prefill
-            if was_prefill:
+            if start < sequence.prompt_len:
                 self.prefill_tokens += count
             else:
                 self.decode_tokens += count
@@ -136,8 +136,7 @@ class Scheduler:
             if token is not None:
                 if was_prefill:
                     self._share(sequence)
-                if self._append(sequence, token):
-                    emitted.append((sequence, token))
+                emitted += [(sequence, each) for each in self._append(sequence, token)]
             elif sequence.extend_len == 0:
                 self._finish(sequence, "stop")
         assert next(tokens, None) is None, "more ids than sampled sequences"
@@ -237,17 +236,22 @@ class Scheduler:
         self._cache.evict(need - self._pool.num_free)
         sequence.pages.extend(self._pool.allocate(need))
 
-    def _append(self, sequence: Sequence, token: int) -> bool:
-        """Add a sampled id and finish the sequence if it was the last; return whether to emit it."""
+    def _append(self, sequence: Sequence, token: int) -> Ordered[int]:
+        """Add a sampled id and those it forces, finish the sequence at its end; return what to emit."""
         if token in sequence.stop_ids:
             self._finish(sequence, "stop")
-            return False
-        sequence.ids.append(token)
-        if sequence.is_complete:
+            return ()
+        room = self.plan.context_tokens - sequence.num_tokens
+        if sequence.max_tokens > 0:
+            room = min(room, sequence.max_tokens - sequence.output_len)
+        ids = (token, *sequence.forced_ids)
+        sequence.ids.extend(ids[:room])
+        if sequence.is_complete and len(ids) <= room:
             self._finish(sequence, "stop")
-        elif sequence.output_len == sequence.max_tokens or sequence.num_tokens >= self.plan.context_tokens:
+        elif len(ids) >= room:
             self._finish(sequence, "length")
-        return True
+        sequence.forced_ids = ()
+        return ids[:room]
 
     def _share(self, sequence: Sequence) -> None:
         """Give the whole pages computed so far to the prefix cache and stand on them."""

@@ -10,6 +10,7 @@ by the engine; 0 means not yet.
 
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +21,7 @@ from ftd.engine.prefix_cache import Node
 if TYPE_CHECKING:
     from ftd.engine.grammar import Constraint
 
+Ids = Ordered[int]
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -38,7 +40,8 @@ class Sequence:
     ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
     max_tokens: most output tokens, <= 0 means until the window is full. stop_ids: end it, are not emitted.
     is_embedding: run the prompt only, without the prefix cache, so that every hidden state is computed.
-    constraint: what binds the output; None leaves it free. is_complete: nothing may follow the output.
+    constraint: what binds the output; None leaves it free. forced_ids: what must follow the id that is
+    sampled next, and is appended with it; is_complete: nothing may follow that.
 
     Kept by the scheduler: ``pages`` (page numbers, int32; the first ``num_shared_pages`` are the tree's,
     locked through ``node``), ``computed_len`` (ids whose K and V lie in pages), ``cached_len`` (ids found in
@@ -55,6 +58,7 @@ class Sequence:
     cache_salt: str = ""
     is_embedding: bool = False
     constraint: "Constraint | None" = None
+    forced_ids: Ids = ()
     is_complete: bool = False
     sampler_state: object = None
 
@@ -97,7 +101,7 @@ class Sequence:
 
     @property
     def is_prefill(self) -> bool:
-        """Whether the prompt (or, after a preemption, prompt and output) is still being run."""
+        """Whether several ids are to be run: a prompt, after a preemption its output too, or forced ids."""
         return self.extend_len > 1 or self.output_len == 0
 
     @property

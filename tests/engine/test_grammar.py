@@ -14,7 +14,7 @@ import pytest
 
 from ftd.chat.schema import grammar_of
 from ftd.engine.grammar import Constraint, Grammars
-from ftd.engine.messages import Grammar, Load, SamplingParams, Vocabulary
+from ftd.engine.messages import Grammar, Load, SamplingParams, Tokens, Vocabulary
 from ftd.errors import InvalidOption, InvalidRequest, PromptTooLong
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -109,6 +109,39 @@ def test_whole_text_at_the_limit_has_stopped(serving: Serving) -> None:
     assert serving.finished(request_id).output_tokens == 1
 
 
+def test_forced_ids_change_speed_but_no_text(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = {f"a_long_name_{number}": {"enum": ["one value", 7]} for number in range(2)}
+    schema = {"type": "object", "properties": wide, "required": list(wide), "additionalProperties": False}
+    grammar = Grammar(text=grammar_of(schema))
+
+    def texts() -> tuple[list[list[int]], int]:
+        before = serving.engine.stats().steps
+        started = [
+            serving.start(PROMPT, grammar=grammar, sampling=hot(seed), stop_ids=[END], max_tokens=limit)
+            for seed, limit in ((1, 0), (2, 0), (3, 25), (4, 26))
+        ]
+        serving.run()
+        assert [serving.finished(each).reason for each in started] == ["stop", "stop", "length", "length"]
+        return [serving.tokens(each) for each in started], serving.engine.stats().steps - before
+
+    fast, few_steps = texts()
+    monkeypatch.setattr(Constraint, "consume_forced", lambda self: [])
+    slow, many_steps = texts()
+    assert fast == slow
+    assert few_steps < many_steps / 2
+    assert [len(ids) for ids in fast[2:]] == [25, 26]
+    json.loads(text_of(fast[0]))
+
+
+def test_logprobs_of_forced_ids_are_there(serving: Serving) -> None:
+    request_id = serving.start(
+        PROMPT, grammar=Grammar(text=grammar_of({"const": "a text"})), num_logprobs=0, stop_ids=[END]
+    )
+    serving.run()
+    entries = [m.logprobs for m in serving.sent if isinstance(m, Tokens) and m.request_id == request_id]
+    assert len(entries) == len(serving.tokens(request_id)) > 5 and all(entries)
+
+
 def test_number_may_end_only_where_it_is_one(serving: Serving) -> None:
     grammar = Grammar(text=grammar_of({"type": "integer", "minimum": 10, "maximum": 99}))
     for seed in range(4):
@@ -201,11 +234,10 @@ def allowed(constraint: Constraint) -> set[int]:
 
 def feed(constraint: Constraint, text: bytes) -> bool:
     """Consume a text byte by byte; return whether it is complete."""
-    is_complete = False
     for byte in text:
         allowed(constraint)
-        is_complete = constraint.consume(byte)
-    return is_complete
+        constraint.consume(byte)
+    return constraint.is_complete
 
 
 def test_mask_forbids_all_but_what_continues(grammars: Grammars) -> None:
@@ -220,7 +252,8 @@ def test_output_is_free_until_the_tag_wherever_it_is_cut(grammars: Grammars) -> 
         constraint = grammars.begin(Grammar(text=GRAMMAR.text, free_until=b"</think>"))
         for token in tokens:
             assert len(allowed(constraint)) == 160
-            assert not constraint.consume(token)
+            constraint.consume(token)
+            assert not constraint.is_complete
         assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"')}
 
 
@@ -300,7 +333,8 @@ def test_preparing_changes_nothing(grammars: Grammars) -> None:
     constraint.prepare()
     for byte in b'{"name":"a","size":"small"':
         assert byte in allowed(constraint)
-        assert not constraint.consume(byte)
+        constraint.consume(byte)
+        assert not constraint.is_complete
         constraint.prepare()
         constraint.prepare()
     assert allowed(constraint) == {ord(char) for char in "}, \n"}

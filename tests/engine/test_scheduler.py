@@ -387,3 +387,61 @@ def test_alternating_chats_stay_cached_while_memory_lasts() -> None:
             engine.run()
             assert turn == 0 or sequence.cached_len >= (len(ids) - 3) // 4 * 4
             ids += [2]
+
+
+def value_of(ids: list[int]) -> int:
+    """K and V of the last of ``ids``."""
+    value = 0
+    for position, token in enumerate(ids):
+        value = mix(value, token, position)
+    return value
+
+
+def test_forced_ids_come_with_the_sampled_one_and_run_in_one_step() -> None:
+    engine = Engine(make_plan(num_pages=20))
+    sequence = engine.add(0, [0, 1], 10, stop_id=-1)
+    engine.add(1, [2], 10, stop_id=-1)
+    sequence.forced_ids = (3, 2, 1)
+    engine.step()
+    assert engine.emitted[0] == [sample(value_of([0, 1])), 3, 2, 1]
+    assert (sequence.extend_len, sequence.forced_ids) == (4, ())
+    engine.step()
+    assert sequence.extend_len == 1 and engine.scheduler.decode_tokens == 5
+    engine.run()
+    ids = [0, 1, sample(value_of([0, 1])), 3, 2, 1]
+    while len(ids) < 12:
+        ids.append(sample(value_of(ids)))
+    assert engine.emitted[0] == ids[2:]
+    assert engine.emitted[1] == alone([2], 10, 20, -1)[0]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "window", "is_complete", "count", "reason"),
+    [
+        (5, 20, False, 5, "length"),
+        (4, 20, True, 4, "stop"),
+        (3, 20, True, 3, "length"),
+        (0, 5, False, 3, "length"),
+        (0, 5, True, 3, "length"),
+        (0, 6, True, 4, "stop"),
+    ],
+)
+def test_forced_ids_stop_at_the_limit(
+    max_tokens: int, window: int, is_complete: bool, count: int, reason: str
+) -> None:
+    engine = Engine(make_plan(context=window))
+    sequence = engine.add(0, [0, 1], max_tokens, stop_id=-1)
+    sequence.forced_ids, sequence.is_complete = (3, 2, 1), is_complete
+    engine.step()
+    if is_complete or count < 5:
+        assert sequence.finish_reason == reason
+    engine.run()
+    assert (len(engine.emitted[0]), sequence.finish_reason) == (count, reason)
+
+
+def test_stop_id_has_no_forced_ids_behind_it() -> None:
+    engine = Engine(make_plan())
+    sequence = engine.add(0, [0, 1], 10, stop_id=sample(value_of([0, 1])))
+    sequence.forced_ids = (3,)
+    engine.step()
+    assert (engine.emitted[0], sequence.finish_reason) == ([], "stop")
