@@ -29,9 +29,7 @@ def _model(parser: "Parser", help_text: str = "name of the model") -> None:
 
 
 def _insecure(parser: "Parser") -> None:
-    parser.add_argument(
-        "--insecure", action="store_true", help="reach the registry over plain HTTP"
-    )
+    parser.add_argument("--insecure", action="store_true", help="reach the registry over plain HTTP")
 
 
 def _json(parser: "Parser") -> None:
