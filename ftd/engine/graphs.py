@@ -55,8 +55,10 @@ class Graph(Protocol):
         """out = x W^T + bias."""
         ...
 
-    def linears(self, products: Sequence[tuple[Any, QuantMatrix, Floats | None]], x: Any) -> None:
-        """Several products of the same ``x``: each (out, weight, bias)."""
+    def linears(
+        self, products: Sequence[tuple[Any, QuantMatrix, Floats | None]], x: Any, num_exact: int = 0
+    ) -> None:
+        """Several products of the same ``x``: each (out, weight, bias); the last ``num_exact`` in f32."""
         ...
 
     def linear_add(self, out: Any, x: Any, weight: QuantMatrix) -> None:

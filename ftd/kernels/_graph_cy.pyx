@@ -203,15 +203,15 @@ cdef class CpuGraph:
         """Record out = x weight^T + bias."""
         self._products([(out, weight, bias)], x, False)
 
-    def linears(self, products, x) -> None:
-        """Record several products of the same x, which is quantised once."""
-        self._products(list(products), x, False)
+    def linears(self, products, x, num_exact=0) -> None:
+        """Record several products of the same x, quantised once; the last num_exact take x as it is."""
+        self._products(list(products), x, False, num_exact)
 
     def linear_add(self, out, x, weight) -> None:
         """Record out += x weight^T."""
         self._products([(out, weight, None)], x, True)
 
-    cdef int _products(self, list products, object x, bint add) except -1:
+    cdef int _products(self, list products, object x, bint add, int num_exact=0) except -1:
         cdef Product* all_products = <Product*>self._new(max(1, len(products)) * sizeof(Product))
         cdef Product* product
         cdef MatmulArgs* args
@@ -231,6 +231,7 @@ cdef class CpuGraph:
             product.out = self._data(out)
             product.add = add
             product.exact = not (self._fast and has_integer_codes(product.weight))
+            product.exact = product.exact or <int>i >= len(products) - num_exact
             needs_codes = needs_codes or not product.exact
         args = <MatmulArgs*>self._new(sizeof(MatmulArgs))
         args.products = all_products

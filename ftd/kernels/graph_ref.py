@@ -129,8 +129,10 @@ class ReferenceGraph:
         """Record out = x weight^T + bias."""
         self.linears([(out, weight, bias)], x)
 
-    def linears(self, products: Sequence[tuple[Buffer, QuantMatrix, Floats | None]], x: Buffer) -> None:
-        """Record several products of the same ``x``."""
+    def linears(
+        self, products: Sequence[tuple[Buffer, QuantMatrix, Floats | None]], x: Buffer, num_exact: int = 0
+    ) -> None:
+        """Record several products of the same ``x``; the last ``num_exact`` take it in f32 precision."""
         for out, weight, bias in products:
             self._expect_product(out, x, weight)
             if bias is not None:
@@ -138,8 +140,9 @@ class ReferenceGraph:
 
         def run(step: Step) -> None:
             rows = self.view(x)
-            for out, weight, bias in products:
-                self._write(out, matmul(rows, weight, bias, precision=self._precision))
+            for i, (out, weight, bias) in enumerate(products):
+                precision = "f32" if i >= len(products) - num_exact else self._precision
+                self._write(out, matmul(rows, weight, bias, precision=precision))
 
         self._record(run)
 
