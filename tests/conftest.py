@@ -1,9 +1,14 @@
 """Fixtures for every test: a scrubbed environment, a home of its own, the folder of real models."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell starts background jobs with interrupts ignored and children inherit that; tests of Ctrl-C need them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
