@@ -90,7 +90,7 @@ def run(
         precision="f32" if precision == "f32" else "fast",
     )
     with Engine(load, sent.append) as engine:
-        _measure(engine, sent, min(prompt_tokens, 32), 2, "warm-up")
+        _measure(engine, sent, min(prompt_tokens, 32), min(decode_tokens, 2), "warm-up")
         runs = [
             _measure(engine, sent, prompt_tokens, decode_tokens, f"run {index}")
             for index in range(repetitions)
