@@ -3,7 +3,7 @@
 A device matrix lies in one or more *slots*, places of the same size and layout; a dense weight has one, an
 expert's weight lies in the slot that ``DeviceBank.slot_of`` names. Planes keep the bytes of the file.
 
-    planes[i]  [R, rows, items]    rows and items as in ``quant``; contiguous within a slot, any stride between
+    planes[i]  [R, rows, items]    rows and items as in ``quant``; contiguous in a slot, any stride between
 """
 
 from collections.abc import Mapping, Sequence
