@@ -110,7 +110,7 @@ def _registry(parser: "Parser") -> None:
 
 
 def _bench(parser: "Parser") -> None:
-    _model(parser)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="name of the model")
     parser.add_argument(
         "--prompt-tokens", metavar="N", type=int, default=512, help="prompt length (default: 512)"
     )
@@ -122,6 +122,16 @@ def _bench(parser: "Parser") -> None:
     )
     parser.add_argument(
         "--precision", choices=("fast", "f32"), default="fast", help="activations (default: fast, 8 bits)"
+    )
+    parser.add_argument(
+        "--routing", metavar="FILE", help="record which experts are chosen; replay the file if it is there"
+    )
+    parser.add_argument("--text", metavar="FILE", help="record for this text (default: the model writes it)")
+    parser.add_argument(
+        "--slots", metavar="LIST", help="replay with so many slots: numbers or shares (default: 0.11,0.25,…)"
+    )
+    parser.add_argument(
+        "--batch", metavar="N", type=int, default=1, help="replay N parts side by side (default: 1)"
     )
     _json(parser)
 
