@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from ftd.kernels import cpu
@@ -74,6 +75,12 @@ def pools() -> Iterator[tuple[Pool | None, ...]]:
     yield (None, *made)
     for pool in made:
         pool.close()
+
+
+@pytest.fixture
+def device() -> str:
+    """Where Triton's kernels run: on the card, or without one on the CPU in Triton's interpreter."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
