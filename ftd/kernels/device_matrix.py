@@ -64,7 +64,7 @@ class DeviceMatrix:
                 raise ValueError(
                     f"{plane.name} at {offset} .. {end} does not fit slots of {slots.shape[1]} bytes"
                 )
-            planes.append(slots[:, offset:end].view(dtype).unflatten(1, (rows, items)))
+            planes.append(slots[:, offset:end].view(dtype).view(-1, rows, items))
         return cls(format_name, shape, tuple(planes))
 
     @property

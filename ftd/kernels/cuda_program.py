@@ -1,0 +1,384 @@
+"""The ops of a recorded GPU program: what each reads and writes, and the kernels it launches.
+
+Buffers are handles until ``CudaGraph.finish`` gives them memory. An op launches kernels on the current stream
+and never waits for the device, so that a program can be captured.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ftd.kernels.add_triton import add
+from ftd.kernels.attention_triton import attention_decode, attention_prefill
+from ftd.kernels.cuda_step import DeviceStep
+from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.embedding_triton import embedding
+from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.gated_matmul_triton import gated_matmul
+from ftd.kernels.geglu_triton import geglu
+from ftd.kernels.kv_store_triton import kv_store
+from ftd.kernels.matmul_triton import matmul
+from ftd.kernels.qkv_post_triton import qkv_post
+from ftd.kernels.rms_norm_triton import rms_norm
+from ftd.kernels.rope_triton import rope
+from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.select_logit_rows_triton import select_logit_rows
+from ftd.kernels.swiglu_triton import swiglu
+
+# Steps of so many rows stream weights instead of multiplying tiles; the norm before a product is then free.
+MAX_STREAMED_ROWS = 16
+
+
+@dataclass(slots=True, eq=False)
+class DeviceBuffer:
+    """Handle of activations [rows, width]; ``tensor`` is given by the graph when recording has ended."""
+
+    width: int
+    kind: Literal["tokens", "logits"]
+    tensor: torch.Tensor | None = None
+
+    def rows(self, step: DeviceStep) -> torch.Tensor:
+        """Return the rows of ``step``."""
+        assert self.tensor is not None
+        return self.tensor[: step.num_tokens if self.kind == "tokens" else step.num_logits]
+
+
+@dataclass(slots=True, eq=False)
+class DeviceRouting:
+    """Handle of chosen experts: ids and weights [max_tokens, K], and counters of uses [E + 1]."""
+
+    num_experts: int
+    num_chosen: int
+    ids: torch.Tensor
+    weights: torch.Tensor
+    uses: torch.Tensor
+
+
+class Op:
+    """One entry of a program; the names of its fields that are read, written, and must be f32.
+
+    What is updated in place is both read and written. f32: sums that grow over layers, and what decides
+    between experts.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
+    EXACT: ClassVar[tuple[str, ...]] = ()
+
+    def run(self, step: DeviceStep) -> None:
+        """Launch the op's kernels."""
+        raise NotImplementedError
+
+    def buffers(self, names: tuple[str, ...]) -> list[DeviceBuffer]:
+        """Return the buffers in the fields ``names``."""
+        found: list[DeviceBuffer] = []
+        for name in names:
+            value = getattr(self, name)
+            found += value if isinstance(value, list) else [] if value is None else [value]
+        return found
+
+
+@dataclass(eq=False)
+class Embed(Op):
+    """out = scale * weight[ids]."""
+
+    READS, WRITES, EXACT = (), ("out",), ("out",)
+    out: DeviceBuffer
+    weight: DeviceMatrix
+    scale: float
+
+    def run(self, step: DeviceStep) -> None:
+        embedding(step.ids, self.weight, self.scale, out=self.out.rows(step))
+
+
+@dataclass(eq=False)
+class RmsNorm(Op):
+    """out = norm(x) * weight over rows of ``channels`` (all of x, or each head)."""
+
+    READS, WRITES = ("x",), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    weight: torch.Tensor
+    eps: float
+
+    def run(self, step: DeviceStep) -> None:
+        channels = self.weight.shape[0]
+        x, out = self.x.rows(step), self.out.rows(step)
+        if channels != self.x.width:
+            # Heads of one row are no rows of a column view; q and k of one group are fused, see cuda_fusion
+            x, out = (each.unflatten(1, (-1, channels)) for each in (x, out))
+        rms_norm(x, self.weight, self.eps, out=out)
+
+
+@dataclass(eq=False)
+class AddNorm(Op):
+    """x += scale * y, then out = norm(x) * weight."""
+
+    READS, WRITES, EXACT = ("x", "y"), ("x", "out"), ("x",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    y: DeviceBuffer
+    scale: float
+    weight: torch.Tensor
+    eps: float
+
+    def run(self, step: DeviceStep) -> None:
+        rms_norm(
+            self.x.rows(step),
+            self.weight,
+            self.eps,
+            out=self.out.rows(step),
+            add=self.y.rows(step),
+            add_scale=self.scale,
+        )
+
+
+@dataclass(eq=False)
+class Add(Op):
+    """out += scale * x."""
+
+    READS, WRITES, EXACT = ("out", "x"), ("out",), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    scale: float
+
+    def run(self, step: DeviceStep) -> None:
+        add(self.out.rows(step), self.x.rows(step), self.scale, out=self.out.rows(step))
+
+
+@dataclass(eq=False)
+class Product(Op):
+    """outs = x W^T + bias; several outs are neighbouring columns of one tensor. ``add``: outs += x W^T."""
+
+    READS, WRITES = ("x", "added"), ("outs",)
+    outs: list[DeviceBuffer]
+    x: DeviceBuffer
+    weight: DeviceMatrix
+    bias: torch.Tensor | None
+    precision: str
+    add: bool = False
+    norm: RmsNorm | None = None
+
+    @property
+    def added(self) -> list[DeviceBuffer]:
+        """What the product is added to."""
+        return self.outs if self.add else []
+
+    def run(self, step: DeviceStep) -> None:
+        out = joined([each.rows(step) for each in self.outs])
+        x, norm = normalised(self.x, self.norm, step)
+        matmul(x, self.weight, self.bias, self.precision, out=out, add=self.add, norm=norm)
+
+
+@dataclass(eq=False)
+class GatedProduct(Op):
+    """out = act(x G^T) * (x U^T); weight holds the rows of G, then those of U."""
+
+    READS, WRITES = ("x",), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    weight: DeviceMatrix
+    activation: str
+    precision: str
+    norm: RmsNorm | None = None
+
+    def run(self, step: DeviceStep) -> None:
+        x, norm = normalised(self.x, self.norm, step)
+        gated_matmul(x, self.weight, self.activation, self.precision, out=self.out.rows(step), norm=norm)
+
+
+@dataclass(eq=False)
+class Gate(Op):
+    """out = act(gate) * up, element by element."""
+
+    READS, WRITES = ("gate", "up"), ("out",)
+    out: DeviceBuffer
+    gate: DeviceBuffer
+    up: DeviceBuffer
+    activation: str
+
+    def run(self, step: DeviceStep) -> None:
+        gated = swiglu if self.activation == "silu" else geglu
+        gated(self.gate.rows(step), self.up.rows(step), out=self.out.rows(step))
+
+
+@dataclass(eq=False)
+class Rope(Op):
+    """Rotate each head of x by its token's position."""
+
+    READS, WRITES = ("x",), ("x",)
+    x: DeviceBuffer
+    num_heads: int
+    inv_freq: torch.Tensor
+    scale: float
+
+    def run(self, step: DeviceStep) -> None:
+        x = self.x.rows(step).unflatten(1, (self.num_heads, -1))
+        rope(x, step.positions, self.inv_freq, self.scale, out=x)
+
+
+@dataclass(eq=False)
+class KvStore(Op):
+    """Write K and V of each token to its kv index."""
+
+    READS, WRITES = ("k", "v"), ()
+    k: DeviceBuffer
+    v: DeviceBuffer
+    k_pages: torch.Tensor
+    v_pages: torch.Tensor
+
+    def run(self, step: DeviceStep) -> None:
+        heads = (self.k_pages.shape[1], -1)
+        k, v = (each.rows(step).unflatten(1, heads) for each in (self.k, self.v))
+        kv_store(k, v, self.k_pages, self.v_pages, step.kv_index)
+
+
+@dataclass(eq=False)
+class QkvPost(Op):
+    """Norm the heads of q and k if asked, rotate them, and write K and V to their pages: one kernel."""
+
+    READS, WRITES = ("q", "k", "v"), ("q",)
+    q: DeviceBuffer
+    k: DeviceBuffer
+    v: DeviceBuffer
+    rotation: Rope
+    q_norm: RmsNorm | None
+    k_norm: RmsNorm | None
+    pages: KvStore
+
+    def run(self, step: DeviceStep) -> None:
+        q_norm, k_norm = self.q_norm, self.k_norm
+        qkv_post(
+            self.q.rows(step),
+            self.k.rows(step),
+            self.v.rows(step),
+            self.pages.k_pages,
+            self.pages.v_pages,
+            step.positions,
+            step.kv_index,
+            self.rotation.inv_freq,
+            self.rotation.scale,
+            q_weight=None if q_norm is None else q_norm.weight,
+            k_weight=None if k_norm is None else k_norm.weight,
+            eps=q_norm.eps if q_norm is not None else 0.0,
+        )
+
+
+@dataclass(eq=False)
+class Attention(Op):
+    """Causal attention of each token over its sequence's pages."""
+
+    READS, WRITES = ("q",), ("out",)
+    out: DeviceBuffer
+    q: DeviceBuffer
+    k_pages: torch.Tensor
+    v_pages: torch.Tensor
+    num_heads: int
+    scale: float
+    window: int
+    sinks: torch.Tensor | None
+
+    def run(self, step: DeviceStep) -> None:
+        q, out, num = self.q.rows(step), self.out.rows(step), step.num_decode
+        pages = (self.k_pages, self.v_pages)
+        options = (self.num_heads, self.scale, self.window, self.sinks)
+        if num:
+            attention_decode(
+                q[:num], *pages, step.page_table[:num], step.kv_len[:num], *options, out=out[:num]
+            )
+        if step.blocks is not None:
+            where = (step.page_table, step.q_start, step.kv_len, step.positions, step.blocks)
+            attention_prefill(q, *pages, *where, *options, out=out)
+
+
+@dataclass(eq=False)
+class Route(Op):
+    """Choose each token's experts by its router logits."""
+
+    READS, WRITES, EXACT = ("logits",), (), ("logits",)
+    logits: DeviceBuffer
+    routing: DeviceRouting
+    options: tuple[Any, ...]
+
+    def run(self, step: DeviceStep) -> None:
+        num = step.num_tokens
+        route_topk(
+            self.logits.rows(step),
+            self.routing.num_chosen,
+            *self.options,
+            kv_index=step.kv_index,
+            ids=self.routing.ids[:num],
+            weights=self.routing.weights[:num],
+        )
+
+
+@dataclass(eq=False)
+class Experts(Op):
+    """out = the weighted sum of what the chosen experts make of x; ``add``: out += scale * that."""
+
+    READS, WRITES = ("x", "added"), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    routing: DeviceRouting
+    bank: DeviceBank
+    activation: str
+    limit: float
+    precision: str
+    add: bool = False
+    scale: float = 1.0
+
+    @property
+    def added(self) -> list[DeviceBuffer]:
+        """What the sum is added to."""
+        return [self.out] if self.add else []
+
+    def run(self, step: DeviceStep) -> None:
+        num = step.num_tokens
+        expert_ffn(
+            self.x.rows(step),
+            self.routing.ids[:num],
+            self.routing.weights[:num],
+            self.bank,
+            self.activation,
+            self.limit,
+            self.precision,
+            out=self.out.rows(step),
+            add=self.add,
+            add_scale=self.scale,
+            uses=self.routing.uses,
+        )
+
+
+@dataclass(eq=False)
+class SelectRows(Op):
+    """out = x[logit_rows]."""
+
+    READS, WRITES = ("x",), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+
+    def run(self, step: DeviceStep) -> None:
+        select_logit_rows(self.x.rows(step), step.logit_rows, out=self.out.rows(step))
+
+
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return the tensor whose neighbouring columns ``parts`` are."""
+    first = parts[0]
+    width = sum(part.shape[1] for part in parts)
+    return first.as_strided((first.shape[0], width), first.stride())
+
+
+def normalised(
+    x: DeviceBuffer, norm: RmsNorm | None, step: DeviceStep
+) -> tuple[torch.Tensor, tuple[torch.Tensor, float] | None]:
+    """Return the rows that a product takes and the norm that it applies to them.
+
+    Few rows are normalised by the kernel that streams the weights; many are before it, once.
+    """
+    if norm is None:
+        return x.rows(step), None
+    if step.num_tokens <= MAX_STREAMED_ROWS:
+        return norm.x.rows(step), (norm.weight, norm.eps)
+    norm.run(step)
+    return norm.out.rows(step), None

@@ -1,0 +1,404 @@
+"""CudaGraph: one step as a program of Triton kernels, recorded once; a decode step is a captured CUDA graph.
+
+    g = CudaGraph(None, max_tokens=…, …)      record: weights go to the device, nothing is computed
+    x = g.buffer(D); g.embedding(x, weight); …
+    g.finish()                                fuse, allocate, capture one graph for each decode bucket
+    g.run(ids, positions, …); g.view(x)       as ``ReferenceGraph``, which is the definition
+
+A step in which every sequence has one token replays the graph of the smallest bucket that holds it; every
+other step launches the kernels one by one. Both run the same kernels.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ftd.errors import OutOfMemory
+from ftd.kernels import cuda_program as ops
+from ftd.kernels.cuda_fusion import fuse
+from ftd.kernels.cuda_program import DeviceBuffer, DeviceRouting, Op
+from ftd.kernels.cuda_step import DeviceStep, StepMemory
+from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.expert_ffn_ref import check_bank
+from ftd.kernels.quant import FORMATS, ExpertBank, QuantMatrix
+from ftd.kernels.route_topk_ref import check as check_router
+from ftd.kernels.shapes import expect
+from ftd.kernels.step import Limits, Step, check_step
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+# Rows of the captured decode graphs; a bucket more costs one capture at load, a bucket less idle rows.
+BUCKETS = (1, 2, 4, 8, 16)
+# Formats whose scales span rows: several of them cannot be stacked into one product.
+_UNSTACKABLE = frozenset({"nvfp4", "fp8_b128"})
+
+
+class CudaGraph:
+    """Records ops and runs them on ``device``; ``cpu`` runs the same kernels in Triton's interpreter."""
+
+    def __init__(
+        self,
+        pool: object = None,
+        *,
+        max_tokens: int,
+        max_sequences: int,
+        max_logits: int,
+        page_size: int,
+        max_pages_per_sequence: int,
+        precision: Literal["fast", "f32"] = "fast",
+        device: str = "cuda",
+    ) -> None:
+        self._limits = Limits(
+            max_tokens=max_tokens,
+            max_sequences=max_sequences,
+            max_logits=max_logits,
+            page_size=page_size,
+            max_pages_per_sequence=max_pages_per_sequence,
+        )
+        if precision not in ("fast", "f32"):
+            raise ValueError(f"precision must be fast or f32, got {precision!r}")
+        self._precision = precision
+        self._device = device
+        self._program: list[Op] = []
+        self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
+        self._vectors: dict[int, tuple[Floats, torch.Tensor]] = {}
+        self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
+        self._buffers: list[DeviceBuffer] = []
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._steps = StepMemory(self._limits, device)
+        self._step: DeviceStep | None = None
+        self._wanted = (0, 0)
+        self._finished = False
+        self._num_ids = 2**31
+        self._num_pages = 2**31 // page_size
+        self._buffer_bytes = 0
+        self.weight_bytes = 0
+
+    def buffer(self, width: int) -> DeviceBuffer:
+        """Return a new buffer with one row for each token of a step."""
+        return self._new(DeviceBuffer(width, "tokens"))
+
+    def logit_buffer(self, width: int) -> DeviceBuffer:
+        """Return a new buffer with one row for each logit row of a step."""
+        return self._new(DeviceBuffer(width, "logits"))
+
+    def embedding(self, out: DeviceBuffer, weight: QuantMatrix, scale: float = 1.0) -> None:
+        """Record out = scale * weight[ids]."""
+        self._num_ids = min(self._num_ids, weight.shape[0])
+        self._record(ops.Embed(out, self._matrix([weight]), scale))
+
+    def rms_norm(self, out: DeviceBuffer, x: DeviceBuffer, weight: Floats, eps: float) -> None:
+        """Record out = rms_norm(x, weight, eps); ``out`` may be ``x``."""
+        expect("weight", weight, "float32", (x.width,))
+        self._record(ops.RmsNorm(out, x, self._vector(weight), eps))
+
+    def head_rms_norm(self, x: DeviceBuffer, num_heads: int, weight: Floats, eps: float) -> None:
+        """Record x = rms_norm of each head of ``x`` [rows, num_heads * C]; weight [C]."""
+        expect("weight", weight, "float32", (x.width // num_heads,))
+        self._record(ops.RmsNorm(x, x, self._vector(weight), eps))
+
+    def add(self, out: DeviceBuffer, x: DeviceBuffer, scale: float = 1.0) -> None:
+        """Record out += scale * x."""
+        self._record(ops.Add(out, x, scale))
+
+    def linear(
+        self, out: DeviceBuffer, x: DeviceBuffer, weight: QuantMatrix, bias: Floats | None = None
+    ) -> None:
+        """Record out = x weight^T + bias."""
+        self.linears([(out, weight, bias)], x)
+
+    def linears(
+        self,
+        products: Sequence[tuple[DeviceBuffer, QuantMatrix, Floats | None]],
+        x: DeviceBuffer,
+        num_exact: int = 0,
+    ) -> None:
+        """Record several products of the same ``x``, as one where their weights can be stacked.
+
+        ``num_exact`` means nothing here: activations are bf16 or f32, never 8-bit.
+        """
+        for out, weight, bias in products:
+            if weight.shape != (out.width, x.width):
+                raise ValueError(f"weight must be {[out.width, x.width]}, got {list(weight.shape)}")
+            if bias is not None:
+                expect("bias", bias, "float32", (out.width,))
+        outs = tuple(out for out, _, _ in products)
+        if not self._can_stack(outs, [weight for _, weight, _ in products]):
+            for product in products:
+                self._product([product], x)
+            return
+        for out in outs:
+            self._groups[out] = outs
+        self._product(products, x)
+
+    def linear_add(self, out: DeviceBuffer, x: DeviceBuffer, weight: QuantMatrix) -> None:
+        """Record out += x weight^T."""
+        self._record(ops.Product([out], x, self._matrix([weight]), None, self._precision, add=True))
+
+    def swiglu(self, out: DeviceBuffer, gate: DeviceBuffer, up: DeviceBuffer) -> None:
+        """Record out = silu(gate) * up; ``out`` may be ``gate``."""
+        self._record(ops.Gate(out, gate, up, "silu"))
+
+    def geglu(self, out: DeviceBuffer, gate: DeviceBuffer, up: DeviceBuffer) -> None:
+        """Record out = gelu(gate) * up; ``out`` may be ``gate``."""
+        self._record(ops.Gate(out, gate, up, "gelu"))
+
+    def rope(
+        self, x: DeviceBuffer, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0
+    ) -> None:
+        """Record x = rope(x) with the step's positions."""
+        if x.width != num_heads * head_dim:
+            raise ValueError(f"x must be {num_heads} heads of {head_dim}, got width {x.width}")
+        self._record(ops.Rope(x, num_heads, self._vector(inv_freq), scale))
+
+    def kv_store(
+        self, k: DeviceBuffer, v: DeviceBuffer, k_pages: torch.Tensor, v_pages: torch.Tensor
+    ) -> None:
+        """Record the step's keys and values going to their pages."""
+        self._expect_pages(k_pages, v_pages)
+        self._record(ops.KvStore(k, v, k_pages, v_pages))
+
+    def attention(
+        self,
+        out: DeviceBuffer,
+        q: DeviceBuffer,
+        k_pages: torch.Tensor,
+        v_pages: torch.Tensor,
+        num_heads: int,
+        scale: float,
+        window: int = 0,
+        sinks: Floats | None = None,
+    ) -> None:
+        """Record out = attention(q, pages) with the step's sequences."""
+        self._expect_pages(k_pages, v_pages)
+        if num_heads % k_pages.shape[1]:
+            raise ValueError(
+                f"query heads must be a multiple of key-value heads, got {num_heads} and {k_pages.shape[1]}"
+            )
+        weight = None if sinks is None else self._vector(sinks)
+        self._record(ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight))
+
+    def route_topk(
+        self,
+        logits: DeviceBuffer,
+        num_chosen: int,
+        scoring: str = "softmax",
+        renormalise: bool = True,
+        scale: float = 1.0,
+        bias: Floats | None = None,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        group_top: int = 2,
+    ) -> DeviceRouting:
+        """Record the choice of experts by a router's logits; return the handle that expert_ffn takes."""
+        example = np.empty((0, logits.width), np.float32)
+        check_router(example, num_chosen, scoring, bias, num_groups, top_groups, group_top)
+        shape, device = (self._limits.max_tokens, num_chosen), self._device
+        routing = DeviceRouting(
+            logits.width,
+            num_chosen,
+            torch.zeros(shape, dtype=torch.int32, device=device),
+            torch.zeros(shape, dtype=torch.float32, device=device),
+            torch.zeros(logits.width + 1, dtype=torch.int64, device=device),
+        )
+        self._buffer_bytes += 8 * routing.ids.numel() + 8 * routing.uses.numel()
+        weight = None if bias is None else self._vector(bias)
+        options = (scoring, renormalise, scale, weight, num_groups, top_groups, group_top)
+        self._record(ops.Route(logits, routing, options))
+        return routing
+
+    def expert_ffn(
+        self,
+        out: DeviceBuffer,
+        x: DeviceBuffer,
+        routing: DeviceRouting,
+        bank: ExpertBank,
+        activation: str = "silu",
+        limit: float = 7.0,
+    ) -> None:
+        """Record out = the weighted sum of what the chosen experts make of x; see expert_ffn_ref."""
+        width, _ = check_bank(bank, activation)
+        if (x.width, out.width, routing.num_experts) != (width, width, bank.num_experts):
+            raise ValueError(f"experts of layer {bank.layer} do not fit their buffers or router")
+        placed = self._allocate(lambda: DeviceBank.upload(bank, self._device))
+        self.weight_bytes += bank.records.nbytes or sum(m.num_bytes for m in placed.matrices.values())
+        self._record(ops.Experts(out, x, routing, placed, activation, limit, self._precision))
+
+    def routed(self, routing: DeviceRouting) -> tuple[Ints, Floats]:
+        """Return ids and weights [T, K] of the last step."""
+        num = self._wanted[0]
+        return routing.ids[:num].cpu().numpy(), routing.weights[:num].cpu().numpy()
+
+    def expert_uses(self, routing: DeviceRouting) -> NDArray[np.int64]:
+        """Return [E + 1]: tokens that each expert served in all runs; last, how often one was read."""
+        uses: NDArray[np.int64] = routing.uses.cpu().numpy()
+        return uses
+
+    def select_logit_rows(self, out: DeviceBuffer, x: DeviceBuffer) -> None:
+        """Record out = x[logit_rows]; ``out`` is a logit buffer."""
+        self._record(ops.SelectRows(out, x))
+
+    def finish(self) -> None:
+        """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
+        self._program = fuse(self._program)
+        self._allocate(self._place_buffers)
+        self._vectors.clear()
+        self._matrices.clear()
+        self._finished = True
+        if self._device != "cpu":
+            self._capture()
+
+    def run(
+        self,
+        ids: Ints,
+        positions: Ints,
+        kv_index: Ints,
+        q_start: Ints,
+        kv_len: Ints,
+        page_table: Ints,
+        logit_rows: Ints,
+    ) -> None:
+        """Run the program on one step; the arguments are those of ``ReferenceGraph.run``. Does not wait."""
+        if not self._finished:
+            raise ValueError("finish() must come before run()")
+        step = Step(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
+        check_step(step, self._limits, self._num_ids, self._num_pages)
+        num_tokens, num_logits = len(ids), len(logit_rows)
+        self._wanted = (num_tokens, num_logits)
+        bucket = 0
+        if num_tokens == len(kv_len) == num_logits:
+            bucket = next((rows for rows in self._graphs if rows >= num_tokens), 0)
+        self._step = self._steps.upload(step, bucket)
+        if bucket:
+            self._graphs[bucket].replay()
+            return
+        for op in self._program:
+            op.run(self._step)
+
+    def view(self, buffer: DeviceBuffer) -> Floats:
+        """Return the rows of ``buffer`` of the last step: f32 [rows, width]. Waits for the device.
+
+        Raises ValueError before ``finish`` and for a buffer that vanished into a fused op.
+        """
+        if not self._finished or buffer.tensor is None:
+            raise ValueError("finish() must come before view(), and fused buffers have no values")
+        rows = self._wanted[0 if buffer.kind == "tokens" else 1]
+        values: Floats = buffer.tensor[:rows].float().cpu().numpy()
+        return values
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all buffers and step arrays (of the arrays alone until finished)."""
+        return self._buffer_bytes + self._steps.num_bytes
+
+    def _capture(self) -> None:
+        """Capture the program once for each bucket; the pages that padding touches are none."""
+        largest = min(self._limits.max_sequences, self._limits.max_logits, self._limits.max_tokens)
+        buckets = [rows for rows in BUCKETS if rows < largest] + [min(largest, BUCKETS[-1])]
+        for rows in buckets:
+            step = self._steps.idle(rows)
+            # The first launches compile and load kernels, which a capture must not do
+            for op in self._program:
+                op.run(step)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for op in self._program:
+                    op.run(step)
+            self._graphs[rows] = graph
+
+    def _place_buffers(self) -> None:
+        """Allocate what the program touches; buffers of one product are columns of one tensor."""
+        used = {each for op in self._program for each in op.buffers(op.READS) + op.buffers(op.WRITES)}
+        norms = (getattr(op, "norm", None) for op in self._program)
+        used |= {norm.out for norm in norms if norm is not None}
+        exact = {each for op in self._program for each in op.buffers(op.EXACT)}
+        exact |= {op.outs[0] for op in self._program if isinstance(op, ops.Product) and op.add}
+        exact |= {op.out for op in self._program if isinstance(op, ops.Experts)}
+        count = {"tokens": self._limits.max_tokens, "logits": self._limits.max_logits}
+        for buffer in self._buffers:
+            if buffer not in used or buffer.tensor is not None:
+                continue
+            group = self._groups.get(buffer, (buffer,))
+            if any(each not in used for each in group):
+                group = (buffer,)
+            is_exact = self._precision == "f32" or buffer.kind == "logits" or not exact.isdisjoint(group)
+            dtype = torch.float32 if is_exact else torch.bfloat16
+            shape = (count[buffer.kind], sum(each.width for each in group))
+            wide = torch.zeros(shape, dtype=dtype, device=self._device)
+            self._buffer_bytes += wide.numel() * wide.element_size()
+            for each, columns in zip(
+                group, torch.split(wide, [each.width for each in group], 1), strict=True
+            ):
+                each.tensor = columns
+
+    def _can_stack(self, outs: tuple[DeviceBuffer, ...], weights: list[QuantMatrix]) -> bool:
+        if len(outs) == 1:
+            return True
+        if len({weight.format for weight in weights}) > 1 or weights[0].format in _UNSTACKABLE:
+            return False
+        return len(set(outs)) == len(outs) and all(self._groups.get(out, outs) == outs for out in outs)
+
+    def _product(
+        self, products: Sequence[tuple[DeviceBuffer, QuantMatrix, Floats | None]], x: DeviceBuffer
+    ) -> None:
+        outs = [out for out, _, _ in products]
+        biases = [bias for _, _, bias in products]
+        bias = None
+        if any(each is not None for each in biases):
+            parts = [
+                np.zeros(out.width, np.float32) if each is None else each
+                for out, each in zip(outs, biases, strict=True)
+            ]
+            bias = torch.from_numpy(np.concatenate(parts)).to(self._device)
+        matrix = self._matrix([weight for _, weight, _ in products])
+        self._record(ops.Product(outs, x, matrix, bias, self._precision))
+
+    def _matrix(self, weights: list[QuantMatrix]) -> DeviceMatrix:
+        """Return ``weights``, stacked, on the device; the same weights are uploaded once."""
+        key = tuple(weight.planes[0].__array_interface__["data"][0] for weight in weights)
+        if key not in self._matrices:
+            placed = self._allocate(lambda: DeviceMatrix.upload(weights, self._device))
+            self._matrices[key] = weights, placed
+            self.weight_bytes += sum(FORMATS[each.format].num_bytes(each.shape) for each in weights)
+        return self._matrices[key][1]
+
+    def _vector(self, values: Floats) -> torch.Tensor:
+        """Return ``values`` on the device; the same array is uploaded once while recording."""
+        if id(values) not in self._vectors:
+            self._vectors[id(values)] = values, torch.from_numpy(values.copy()).to(self._device)
+        return self._vectors[id(values)][1]
+
+    def _allocate(self, make: Any) -> Any:
+        try:
+            return make()
+        except torch.OutOfMemoryError as exc:
+            raise OutOfMemory(
+                f"the device refused memory: {str(exc).split('. ', maxsplit=1)[0]}",
+                "lower num_ctx or FTD_NUM_PARALLEL, use a smaller model, or set FTD_DEVICE=cpu",
+            ) from exc
+
+    def _expect_pages(self, k_pages: torch.Tensor, v_pages: torch.Tensor) -> None:
+        pages, groups, channels, page_size = k_pages.shape
+        expect("k_pages", k_pages, "float16 float32", (pages, groups, channels, self._limits.page_size))
+        expect("v_pages", v_pages, "float16 float32", (pages, groups, page_size, channels))
+        self._num_pages = min(self._num_pages, pages)
+
+    def _new(self, buffer: DeviceBuffer) -> DeviceBuffer:
+        self._refuse_finished()
+        if buffer.width < 1:
+            raise ValueError(f"width must be at least 1, got {buffer.width}")
+        self._buffers.append(buffer)
+        return buffer
+
+    def _record(self, op: Op) -> None:
+        self._refuse_finished()
+        self._program.append(op)
+
+    def _refuse_finished(self) -> None:
+        if self._finished:
+            raise ValueError("nothing can be recorded after finish()")
