@@ -59,7 +59,7 @@ class EngineConfig:
     num_parallel: int = 0
     num_threads: int = 0
     precision: str = "fast"
-    prefill_chunk_tokens: int = 512
+    prefill_chunk_tokens: int = 0
     host_memory_bytes: int = 0
     device: str = "auto"
     gpu_memory_bytes: int = 0
@@ -68,7 +68,7 @@ class EngineConfig:
         _check_range("FTD_CONTEXT_LENGTH", self.context_tokens, 0, 2**24)
         _check_range("FTD_NUM_PARALLEL", self.num_parallel, 0, 256)
         _check_range("FTD_NUM_THREADS", self.num_threads, 0, 1024)
-        _check_range("FTD_PREFILL_CHUNK", self.prefill_chunk_tokens, 1, 16384)
+        _check_range("FTD_PREFILL_CHUNK", self.prefill_chunk_tokens, 0, 16384)
         if self.precision not in ("fast", "f32"):
             raise InvalidOption(f"FTD_PRECISION must be fast or f32: {self.precision}")
         if self.device not in ("auto", "cpu", "cuda"):
@@ -225,7 +225,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(EngineConfig, "num_threads", "FTD_NUM_THREADS", _integer, "CPU threads (0: one a usable core)"),
     Setting(EngineConfig, "precision", "FTD_PRECISION", _text, "fast (8-bit activations) or f32"),
     Setting(
-        EngineConfig, "prefill_chunk_tokens", "FTD_PREFILL_CHUNK", _integer, "tokens of one prefill step"
+        EngineConfig,
+        "prefill_chunk_tokens",
+        "FTD_PREFILL_CHUNK",
+        _integer,
+        "tokens of one prefill step (0: by device)",
     ),
     Setting(
         EngineConfig, "host_memory_bytes", "FTD_HOST_MEMORY", _size, "host memory budget (0: what is free)"

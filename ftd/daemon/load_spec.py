@@ -77,4 +77,6 @@ def load_message(spec: LoadSpec, config: EngineConfig, needed_tokens: int) -> Lo
         num_threads=spec.num_threads or config.num_threads,
         precision=cast(Literal["fast", "f32"], config.precision),
         prefill_chunk_tokens=config.prefill_chunk_tokens,
+        device=cast(Literal["auto", "cpu", "cuda"], config.device),
+        device_memory_bytes=config.gpu_memory_bytes,
     )

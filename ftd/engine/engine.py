@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 
 from ftd import log
-from ftd.engine import loader, memory, model_config, plan
+from ftd.engine import devices, loader, model_config, plan
 from ftd.engine.batch import Batch, StepArrays
+from ftd.engine.devices import Device
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
 from ftd.engine.messages import (
@@ -67,7 +68,8 @@ class Engine:
         file_config = loader.read_config(Path(load.config_path))
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
-        self.plan = _plan(load, file_config, self.config)
+        self.device = devices.choose(load.device)
+        self.plan = _plan(load, file_config, self.config, self.device)
         blob_paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
         loaded = loader.read_weights(file_config, blob_paths, progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
@@ -76,7 +78,7 @@ class Engine:
         self.model = Model(
             self.config,
             loaded.weights,
-            dispatch.get("graph"),
+            self.device.make_graph,
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -85,6 +87,7 @@ class Engine:
             max_sequences=self.plan.max_sequences,
             max_logits=self.plan.max_sequences,
             precision=load.precision,
+            make_pages=self.device.make_pages,
         )
         if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
@@ -308,7 +311,7 @@ class Engine:
             kv_bytes=self.model.kv_pool.num_bytes,
             workspace_bytes=self.model.workspace_bytes,
             num_threads=self.threads.num_threads,
-            device="cpu",
+            device=self.device.name,
             load_ns=self.load_ns,
             kernels=dispatch.describe(),
         )
@@ -317,6 +320,7 @@ class Engine:
                 "load done",
                 architecture=self.config.architecture,
                 precision=precision,
+                device=self.device.label,
                 context_tokens=message.context_tokens,
                 sequences=self.plan.max_sequences,
                 pages=self.plan.num_pages,
@@ -336,7 +340,7 @@ def failed(exc: FtdError, request_id: int | None = None) -> Failed:
     return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
 
 
-def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig) -> Plan:
+def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig, device: Device) -> Plan:
     """Decide every size from what the config's blobs, the window and the free memory are."""
     max_sequences = load.max_sequences or plan.DEFAULT_MAX_SEQUENCES
     fixed_bytes, token_bytes = workspace_needs(config, max_sequences)
@@ -349,11 +353,12 @@ def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig) 
     )
     return plan.make(
         needs,
-        free_bytes=memory.free_bytes(),
+        free_bytes=device.free_bytes(),
+        budget_bytes=load.device_memory_bytes if device.name == "cuda" else 0,
         context_tokens=load.context_tokens,
         max_sequences=load.max_sequences,
         kv_bytes=load.kv_bytes,
-        prefill_chunk_tokens=load.prefill_chunk_tokens,
+        prefill_chunk_tokens=load.prefill_chunk_tokens or device.chunk_tokens or plan.DEFAULT_CHUNK_TOKENS,
     )
 
 

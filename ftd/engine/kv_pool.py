@@ -4,8 +4,10 @@ Which page belongs to whom is the business of ``pages``; this module only owns t
 not touched: the system commits a page when a token is first written into it.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from ftd.engine.model_config import ModelConfig
 from ftd.errors import OutOfMemory
@@ -14,20 +16,30 @@ ITEM_BYTES = {"fast": 2, "f32": 4}
 
 
 class KvPool:
-    """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C]."""
+    """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C].
 
-    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, precision: str) -> None:
+    ``make_pages(shape, dtype)`` allocates zeros where the model computes.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        precision: str,
+        make_pages: Callable[[tuple[int, ...], str], Any] = np.zeros,
+    ) -> None:
         self.page_size = page_size
         self.num_bytes = num_pages * page_size * config.kv_bytes_per_token(ITEM_BYTES[precision])
         k_shape = (num_pages, config.num_kv_heads, config.head_dim, page_size)
         v_shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
-        dtype = np.float32 if precision == "f32" else np.float16
-        self.k: list[NDArray[np.floating]] = []
-        self.v: list[NDArray[np.floating]] = []
+        dtype = "float32" if precision == "f32" else "float16"
+        self.k: list[Any] = []
+        self.v: list[Any] = []
         try:
             for _ in range(config.num_layers):
-                self.k.append(np.zeros(k_shape, dtype))
-                self.v.append(np.zeros(v_shape, dtype))
+                self.k.append(make_pages(k_shape, dtype))
+                self.v.append(make_pages(v_shape, dtype))
         except MemoryError as exc:
             raise OutOfMemory(
                 f"the system refused {self.num_bytes} bytes for {num_pages} KV pages",

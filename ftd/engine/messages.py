@@ -40,7 +40,8 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
 
     blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one
     request, ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free
-    memory).
+    memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
+    there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
     """
 
     config_path: str
@@ -50,7 +51,9 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     kv_bytes: int = 0
     num_threads: int = 0
     precision: Literal["fast", "f32"] = "fast"
-    prefill_chunk_tokens: int = 512
+    prefill_chunk_tokens: int = 0
+    device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
+    device_memory_bytes: int = 0
     debug_checks: bool = False
 
 

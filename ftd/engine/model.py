@@ -20,7 +20,8 @@ from ftd.engine.weights import Weights
 class Model:
     """Owns the graph and the KV pages; ``run`` computes one step, the views hold its results until the next.
 
-    make_graph: the graph class of the device (``dispatch.get("graph")``). pool: its worker threads.
+    make_graph, make_pages: the graph class of the device, what allocates KV pages there. pool: the worker
+    threads of the processor.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Model:
         max_sequences: int,
         max_logits: int,
         precision: str,
+        make_pages: Callable[[tuple[int, ...], str], Any] = np.zeros,
     ) -> None:
         record = families.get(config.architecture)
         self.config = config
-        self.kv_pool = KvPool(config, num_pages, page_size, precision)
+        self.kv_pool = KvPool(config, num_pages, page_size, precision, make_pages)
         self.graph = make_graph(
             pool,
             max_tokens=max_tokens,

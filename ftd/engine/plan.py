@@ -16,6 +16,7 @@ MIN_CONTEXT_TOKENS = 16
 # one head's K of a page is 4 KiB in f16 at C = 64; at most 31 tokens of a warm prompt run again
 DEFAULT_PAGE_SIZE = 32
 DEFAULT_MAX_SEQUENCES = 8
+DEFAULT_CHUNK_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ def make(
     context_tokens: int = 0,
     max_sequences: int = 0,
     kv_bytes: int = 0,
-    prefill_chunk_tokens: int = 512,
+    prefill_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     budget_bytes: int = 0,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Plan:

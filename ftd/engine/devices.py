@@ -1,0 +1,117 @@
+"""Where a model computes: the processor, or a CUDA card.
+
+A ``Device`` says which graph runs there, who makes its KV pages and how much memory it has. torch is imported
+here alone, and only when a card may be used.
+"""
+
+import glob
+import importlib.util
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ftd import log
+from ftd.engine import memory
+from ftd.engine.graphs import Graph
+from ftd.errors import KernelUnavailable, OutOfMemory
+from ftd.kernels import dispatch
+
+logger = logging.getLogger(__name__)
+
+MakePages = Callable[[tuple[int, ...], str], Any]
+# Few rows leave a card idle, so prefill takes larger chunks there than on a processor
+CUDA_CHUNK_TOKENS = 2048
+# Of the memory that is free on a card, so much stays free: kernels' own memory, other programs' growth
+CUDA_RESERVE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place to compute: ``name`` is cpu or cuda, ``label`` names it for people."""
+
+    name: str
+    label: str
+    make_graph: Callable[..., Graph]
+    make_pages: MakePages
+    free_bytes: Callable[[], int]
+    chunk_tokens: int = 0
+
+
+def cpu() -> Device:
+    """Return the processor."""
+    return Device("cpu", "cpu", dispatch.get("graph"), np.zeros, memory.free_bytes)
+
+
+def interpreter() -> Device:
+    """Return Triton's interpreter: the kernels of a card, run slowly on the processor, for tests."""
+    return Device("interpreter", "interpreter", _cuda_graph("cpu"), _pages("cpu"), memory.free_bytes)
+
+
+def cuda() -> Device:
+    """Return the first CUDA card. Raises KernelUnavailable, with what is missing, if there is none."""
+    reason = missing_for_cuda()
+    if reason is not None:
+        raise KernelUnavailable(f"no CUDA device can be used: {reason[0]}", reason[1])
+    import torch
+
+    return Device(
+        "cuda",
+        torch.cuda.get_device_name(0),
+        _cuda_graph("cuda"),
+        _pages("cuda"),
+        lambda: max(0, torch.cuda.mem_get_info(0)[0] - CUDA_RESERVE_BYTES),
+        CUDA_CHUNK_TOKENS,
+    )
+
+
+def missing_for_cuda() -> tuple[str, str] | None:
+    """Return why no card can be used and what to do, None if one can."""
+    if not glob.glob("/dev/nvidia[0-9]*") and not glob.glob("/dev/dxg"):
+        return (
+            "this machine has no NVIDIA card, or its driver is not loaded",
+            "install the driver, or use cpu",
+        )
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+        return "torch or triton is not installed", "pip install 'ftd[gpu]'"
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees no card", "install a CUDA build of torch that fits the driver"
+    return None
+
+
+def choose(wanted: str) -> Device:
+    """Return the device named ``wanted``; "auto" takes a card where one can be used and says why if not."""
+    if wanted == "cpu":
+        return cpu()
+    if wanted == "interpreter":
+        return interpreter()
+    if wanted == "cuda":
+        return cuda()
+    reason = missing_for_cuda()
+    if reason is None:
+        return cuda()
+    logger.info(log.fields("device chosen", device="cpu", reason=reason[0]))
+    return cpu()
+
+
+def _cuda_graph(device: str) -> Callable[..., Graph]:
+    return partial(dispatch.get("graph", "cuda"), device=device)
+
+
+def _pages(device: str) -> MakePages:
+    import torch
+
+    def make(shape: tuple[int, ...], dtype: str) -> Any:
+        try:
+            return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        except torch.OutOfMemoryError as exc:
+            raise OutOfMemory(
+                f"the device refused KV pages of shape {list(shape)}", "lower num_ctx or FTD_NUM_PARALLEL"
+            ) from exc
+
+    return make
