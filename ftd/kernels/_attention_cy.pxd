@@ -17,6 +17,7 @@ cdef extern from "attention.h" namespace "ftd" nogil:
         int32_t channels
         int32_t page_type
         int32_t window
+        int32_t bidirectional
         float scale
         void* workspace
         int32_t max_sequences

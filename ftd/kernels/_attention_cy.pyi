@@ -17,5 +17,6 @@ def attention(
     window: int = 0,
     sinks: NDArray[np.float32] | None = None,
     pool: Pool | None = None,
+    causal: bool = True,
 ) -> NDArray[np.float32]:
-    """Return causal attention of each query over its sequence's pages."""
+    """Return attention of each query over its sequence's pages."""

@@ -19,10 +19,10 @@ cdef OpFn attention_fn() noexcept nogil:
 
 
 def attention(
-    q, k_pages, v_pages, page_table, q_start, kv_len, positions, scale, window=0, sinks=None, pool=None
+    q, k_pages, v_pages, page_table, q_start, kv_len, positions, scale, window=0, sinks=None, pool=None, causal=True
 ):
-    """Return causal attention of each query over its sequence's pages; see attention_ref."""
-    check(q, k_pages, v_pages, page_table, q_start, kv_len, positions, window, sinks)
+    """Return attention of each query over its sequence's pages; see attention_ref."""
+    check(q, k_pages, v_pages, page_table, q_start, kv_len, positions, window, sinks, causal)
     out = np.empty_like(q)
     if not q.size:
         return out
@@ -53,6 +53,7 @@ def attention(
     args.groups = k_pages.shape[1]
     args.channels = q_thc.shape[2]
     args.window = window
+    args.bidirectional = not causal
     args.scale = scale
     args.max_sequences = kv_len_b.shape[0]
     args.max_keys = kv_len.max()

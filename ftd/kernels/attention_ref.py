@@ -1,4 +1,4 @@
-"""attention: the definition of causal attention over paged KV with grouped query heads."""
+"""attention: the definition of attention over paged KV with grouped query heads, causal or both ways."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ def check(
     positions: NDArray[np.int32],
     window: int,
     sinks: ArrayLike | None,
+    causal: bool = True,
 ) -> None:
     """Raise ValueError unless the arguments fit the contract of ``attention``."""
     expect("q", q, "float32", ("T", "H", "C"))
@@ -34,6 +35,8 @@ def check(
         expect("sinks", sinks, "float32", (heads,))
     if window < 0:
         raise ValueError(f"window must be at least 0, got {window}")
+    if window and not causal:
+        raise ValueError(f"attention in both directions has no window, got {window}")
     if q_start[0] != 0 or q_start[-1] != tokens or (np.diff(q_start) < 0).any():
         raise ValueError(f"q_start must rise from 0 to {tokens}, got {q_start.tolist()}")
     for b in range(sequences):
@@ -58,8 +61,9 @@ def attention(
     window: int = 0,
     sinks: NDArray[np.float32] | None = None,
     pool: object = None,
+    causal: bool = True,
 ) -> NDArray[np.float32]:
-    """Attend from each query to the keys of its sequence at its own position and before.
+    """Attend from each query to the keys of its sequence at its own position and before, or to all of them.
 
     q           [T, H, C]            f32   queries of all sequences, flat
     k_pages     [P, G, C, page_size] f16 or f32, head h reads key-value head h * G // H
@@ -71,12 +75,13 @@ def attention(
     scale                            factor on q.k before the softmax
     window      keys seen at most, the query's own included; 0 sees all
     sinks       [H] f32              one more logit a head that takes part in the softmax and has no value
+    causal      False: every query sees all kv_len keys of its sequence; without a window then
     returns     [T, H, C]            f32   softmax(scale * q.k) v over position - window < j <= position
 
     Bytes moved: at least 8*T*H*C + 2 * sum(kv_len) * G*C * item size.
     Raises ValueError if a shape or dtype differs, H % G, or an index, position or length lies out of range.
     """
-    check(q, k_pages, v_pages, page_table, q_start, kv_len, positions, window, sinks)
+    check(q, k_pages, v_pages, page_table, q_start, kv_len, positions, window, sinks, causal)
     heads, groups, page_size = q.shape[1], k_pages.shape[1], k_pages.shape[3]
     out = np.zeros(q.shape, np.float32)
     for b in range(len(kv_len)):
@@ -88,7 +93,7 @@ def attention(
             for side in (k_pages[pages].transpose(1, 0, 3, 2), v_pages[pages].transpose(1, 0, 2, 3))
         )
         behind = positions[rows, None] - np.arange(kv_len[b])
-        hidden = (behind < 0) | ((behind >= window) if window else False)
+        hidden = ((behind < 0) & causal) | ((behind >= window) if window else False)
         for head in range(heads if rows.stop > rows.start else 0):
             group = head * groups // heads
             score = q[rows, head].astype(np.float64) @ keys[group].T * scale

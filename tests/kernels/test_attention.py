@@ -31,6 +31,7 @@ class Case:
     window: int = 0
     sinks: bool = False
     dtype: str = "f2"
+    causal: bool = True
 
 
 CASES = {
@@ -57,6 +58,8 @@ CASES = {
     "window over split edges": Case(2, 1, 64, 16, ((1, 257), (130, 300)), window=128),
     "sinks": Case(4, 2, 64, 16, ((1, 200), (30, 60)), sinks=True),
     "sinks and window": Case(8, 1, 64, 16, ((1, 200), (30, 160)), window=33, sinks=True),
+    "both directions": Case(12, 12, 32, 32, ((1, 1), (2, 2), (31, 31), (33, 33), (257, 257)), causal=False),
+    "both directions, a group": Case(6, 2, 37, 5, ((1, 71), (9, 71)), dtype="f4", causal=False),
 }
 
 
@@ -84,6 +87,7 @@ def arrays(case: Case, rng: np.random.Generator) -> dict[str, Any]:
         "scale": 1.3 / np.sqrt(case.channels),
         "window": case.window,
         "sinks": rng.standard_normal(case.heads, np.float32) if case.sinks else None,
+        "causal": case.causal,
     }
 
 
@@ -104,7 +108,7 @@ def torch_attention(case: Case, a: dict[str, Any]) -> np.ndarray[Any, Any]:
         k = dense(a["k_pages"], a["page_table"][b], context, 3).repeat_interleave(group, dim=0)
         v = dense(a["v_pages"], a["page_table"][b], context, 2).repeat_interleave(group, dim=0)
         behind = torch.arange(context - tokens, context)[:, None] - torch.arange(context)
-        seen = (behind >= 0) & (behind < (case.window or context + 1))
+        seen = ((behind >= 0) | (not case.causal)) & (behind < (case.window or context + 1))
         mask = torch.zeros(behind.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)
         mask = mask.expand(case.heads, *behind.shape)
         if a["sinks"] is not None:

@@ -22,6 +22,7 @@ struct AttentionArgs {
     void* workspace;
     int32_t max_sequences;
     int32_t max_keys;     // longest context
+    int32_t bidirectional;  // 1: every query sees all keys of its sequence
 };
 
 // Keys are taken in tiles; a split is what one part of a decode step works on. Both start at multiples of their length,

@@ -175,6 +175,11 @@ static void attend_split(const Task& t, int32_t split, const Scratch& s, Walk<It
     }
 }
 
+// The last key that a query sees: its own, or the last of its sequence.
+static int32_t place_of(const AttentionArgs* a, const Step* step, int32_t sequence, int32_t token) {
+    return a->bidirectional ? step->kv_len[sequence] - 1 : step->positions[token];
+}
+
 // Fills low, high and rows of the task, scales its queries.
 static void open_task(Task* t, const Scratch& s) {
     const AttentionArgs* a = t->args;
@@ -182,7 +187,7 @@ static void open_task(Task* t, const Scratch& s) {
     int32_t least = INT32_MAX, most = -1;
     const vf scale = set1(a->scale);
     for (int32_t i = 0; i < t->tokens; ++i) {
-        const int32_t place = t->step->positions[t->first + i];
+        const int32_t place = place_of(a, t->step, t->sequence, t->first + i);
         least = place < least ? place : least;
         most = place > most ? place : most;
         for (int32_t h = 0; h < group; ++h) {
@@ -303,7 +308,7 @@ static void run_item(const AttentionArgs* a, const Step* step, int32_t b, int32_
     Task t = {a, step, step->page_table + static_cast<int64_t>(b) * step->max_pages, b, 0, begin, 1, 0, 0, 0, 0,
               attention_padded(a->channels)};
     if (tokens == 1) {
-        const int32_t splits = num_splits(a, step->positions[begin]), each = part_splits(a, splits, num_threads);
+        const int32_t splits = num_splits(a, place_of(a, step, b, begin)), each = part_splits(a, splits, num_threads);
         const int32_t runs = (splits + each - 1) / each;
         t.group = item / runs;
         attend_part<Item>(&t, item % runs * each, each, s);
@@ -321,7 +326,7 @@ static int32_t num_items(const AttentionArgs* a, const Step* step, int32_t b, in
     const int32_t tokens = step->q_start[b + 1] - step->q_start[b];
     if (tokens == 0) return 0;
     if (tokens == 1) {
-        const int32_t splits = num_splits(a, step->positions[step->q_start[b]]);
+        const int32_t splits = num_splits(a, place_of(a, step, b, step->q_start[b]));
         const int32_t each = part_splits(a, splits, num_threads);
         return a->groups * ((splits + each - 1) / each);
     }
