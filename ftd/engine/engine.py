@@ -56,22 +56,28 @@ class Engine:
     daemon.
 
     ``progress(completed_bytes, total_bytes)`` is called while weights are read and may raise to stop the
-    load. Between calls every page has one owner; ``load.debug_checks`` asserts it after each step.
+    load; ``source`` stands in for the files that ``load`` names. Between calls every page has one owner; ``load.debug_checks`` asserts it after each step.
     """
 
     def __init__(
-        self, load: Load, send: Callable[[Up], None], progress: loader.Progress = lambda done, total: None
+        self,
+        load: Load,
+        send: Callable[[Up], None],
+        progress: loader.Progress = lambda done, total: None,
+        source: loader.Source | None = None,
     ) -> None:
         started_ns = time.monotonic_ns()
         self._send = send
         self._debug_checks = load.debug_checks
-        file_config = loader.read_config(Path(load.config_path))
+        if source is None:
+            blob_paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
+            source = loader.Files(Path(load.config_path), blob_paths)
+        file_config = source.config
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
         self.device = devices.choose(load.device)
         self.plan = _plan(load, file_config, self.config, self.device)
-        blob_paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-        loaded = loader.read_weights(file_config, blob_paths, progress)
+        loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
         self.weights = loaded.weights
         self.threads = Pool(load.num_threads)

@@ -1,9 +1,10 @@
-"""Reads a model's blobs into memory; its weights are views into them, never copied or repacked."""
+"""Where a model's weights come from: its blobs, read into memory; weights are views, never copied or repacked."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
@@ -23,9 +24,26 @@ class Loaded:
     read_ns: int
 
 
-def read_config(path: Path) -> FtwConfig:
-    """Read and validate the FTW config at ``path``."""
-    return reader.read_config(path)
+class Source(Protocol):
+    """A model that can be loaded: what it is, and its weights on demand."""
+
+    config: FtwConfig
+
+    def read(self, progress: Progress) -> Loaded:
+        """Return the weights; ``progress(completed_bytes, total_bytes)`` may raise to stop."""
+        ...
+
+
+class Files:
+    """A model of the store: an FTW config and the file of each blob that it names, by digest."""
+
+    def __init__(self, config_path: Path, blob_paths: Mapping[str, Path]) -> None:
+        self.config = reader.read_config(config_path)
+        self._blob_paths = blob_paths
+
+    def read(self, progress: Progress) -> Loaded:
+        """Read every blob. Raises InvalidFtw or DamagedBlob when the disk holds something else."""
+        return read_weights(self.config, self._blob_paths, progress)
 
 
 def read_weights(config: FtwConfig, blob_paths: Mapping[str, Path], progress: Progress) -> Loaded:
