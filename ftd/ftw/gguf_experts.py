@@ -4,7 +4,7 @@ GGUF stacks the experts of a layer, ``[E, N, K]`` a tensor, so the share of one 
 Memory holds the raw bytes of one tensor of one expert and the planes of three records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,13 +42,13 @@ class Bank:
 
 
 def plan(
-    family: Family, model: GgufModel, num_layers: int, size: dict[str, int], quantization: str | None
-) -> list[list[Bank]]:
+    family: Family, model: GgufModel, layers: Sequence[int], size: dict[str, int], quantization: str | None
+) -> dict[int, list[Bank]]:
     """Return the banks of each layer; raise InvalidGguf for one that is missing or of another shape."""
-    return [
-        [_bank(model, f"blk.{layer}.{part.gguf}", part, size, quantization) for part in family.experts]
-        for layer in range(num_layers if family.experts else 0)
-    ]
+    return {
+        layer: [_bank(model, f"blk.{layer}.{part.gguf}", part, size, quantization) for part in family.experts]
+        for layer in layers
+    }
 
 
 def _bank(
@@ -71,13 +71,14 @@ def _bank(
     return Bank(file, info, part.role, "f32", (1, shape[0]), num_experts)
 
 
-def write(writer: FtwWriter, layers: Sequence[Sequence[Bank]], done: Callable[[int], None]) -> None:
+def write(writer: FtwWriter, banks: Mapping[int, Sequence[Bank]], done: Callable[[int], None]) -> None:
     """Write every expert record; ``done(num_bytes)`` hears of the source bytes of each."""
-    if not layers:
+    if not banks:
         return
+    layers = list(banks.values())
     num_experts = layers[0][0].num_experts
     shapes = [[(bank.role, bank.format, bank.shape) for bank in layer] for layer in layers]
-    writer.begin_experts(num_experts, range(len(layers)), shapes)
+    writer.begin_experts(num_experts, list(banks), shapes)
     reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
     for number, record in enumerate(prefetched(reads)):
         writer.add_expert(record)

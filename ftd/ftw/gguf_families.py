@@ -59,7 +59,7 @@ def family_of(model: GgufModel) -> tuple[Family, Settings]:
     architecture = model.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise InvalidGguf(f"general.architecture is not a string: {architecture!r:.50}")
-    settings = Settings(architecture, model.metadata)
+    settings = Settings(architecture, model.metadata, model.source)
     experts = model.metadata.get(f"{architecture}.expert_count", 0)
     if not isinstance(experts, int) or isinstance(experts, bool):
         raise InvalidGguf(f"{architecture}.expert_count is not an integer: {experts!r:.50}")
@@ -82,13 +82,17 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
     head_dim = settings.integer("attention.key_length", hidden // heads if heads <= hidden else None)
     if settings.integer("attention.value_length", head_dim) != head_dim:
         raise Unsupported("keys and values of different head sizes are not supported")
+    num_layers = settings.integer("block_count", high=MAX_LAYERS) - drafting_layers(model)
+    if num_layers < 1:
+        raise InvalidGguf(f"all {settings.integer('block_count')} layers only draft tokens")
     key_value_heads = settings.integer("attention.head_count_kv", heads)
+    rotated = settings.integer("rope.dimension_count", head_dim, high=head_dim)
     if heads % key_value_heads:
         raise InvalidGguf(f"{heads} heads do not share {key_value_heads} key-value heads")
     return {
         "hidden_size": hidden,
         "intermediate_size": settings.integer(_mlp_key(family, settings)),
-        "num_hidden_layers": settings.integer("block_count", high=MAX_LAYERS),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": heads,
         "num_key_value_heads": key_value_heads,
         "head_dim": head_dim,
@@ -96,11 +100,21 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         "max_position_embeddings": settings.integer("context_length", high=1 << 31),
         "rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": settings.number("rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(settings, model, head_dim),
+        "rope_scaling": _rope_scaling(settings, model, rotated),
+        **({} if rotated == head_dim else {"partial_rotary_factor": rotated / head_dim}),
         "tie_word_embeddings": "output.weight" not in model.source,
         "attention_bias": "blk.0.attn_q.bias" in model.source,
         **family.extra(settings),
     }
+
+
+def drafting_layers(model: GgufModel) -> int:
+    """Return how many layers at the end only draft tokens (multi-token prediction); ftd leaves them out."""
+    architecture = model.metadata["general.architecture"]
+    count = model.metadata.get(f"{architecture}.nextn_predict_layers", 0)
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_LAYERS:
+        raise InvalidGguf(f"{architecture}.nextn_predict_layers is no number of layers: {count!r:.50}")
+    return count
 
 
 def _mlp_key(family: Family, settings: Settings) -> str:
@@ -110,14 +124,15 @@ def _mlp_key(family: Family, settings: Settings) -> str:
     return "feed_forward_length"
 
 
-def _rope_scaling(settings: Settings, model: GgufModel, head_dim: int) -> Json:
-    """Return None, or Hugging Face's rope_scaling; ``factors`` divides each inverse frequency by a number."""
-    if settings.integer("rope.dimension_count", head_dim) != head_dim:
-        raise Unsupported("rotation of a part of the channels is not supported")
+def _rope_scaling(settings: Settings, model: GgufModel, rotated: int) -> Json:
+    """Return None, or Hugging Face's rope_scaling; ``factors`` divides each inverse frequency by a number.
+
+    rotated: how many channels of a head the rotation turns.
+    """
     if "rope_freqs.weight" in model.source:
         file, tensor = model.source["rope_freqs.weight"]
-        if tensor.type != "F32" or tensor.dims != (head_dim // 2,):
-            raise InvalidGguf(f"rope_freqs.weight is not F32 [{head_dim // 2}]: {tensor.type} {tensor.dims}")
+        if tensor.type != "F32" or tensor.dims != (rotated // 2,):
+            raise InvalidGguf(f"rope_freqs.weight is not F32 [{rotated // 2}]: {tensor.type} {tensor.dims}")
         factors = file.read(tensor).view("<f4")
         if not np.all(np.isfinite(factors) & (factors > 0)):
             raise InvalidGguf("rope_freqs.weight has a factor that is not positive")

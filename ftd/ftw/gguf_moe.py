@@ -7,10 +7,11 @@ by their sum (a softmax over the chosen logits alone is the same).
 
 from collections.abc import Callable
 
-from ftd.errors import InvalidGguf
+from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_parts import (
     MAX_LAYERS,
+    MLP_BESIDE_EXPERTS,
     OUTER,
     TWO_NORMS,
     ExpertPart,
@@ -30,6 +31,7 @@ _EXPERT_BIASES = (
     ExpertPart("ffn_up_exps.bias", "up_bias", "F"),
     ExpertPart("ffn_down_exps.bias", "down_bias", "D"),
 )
+SIGMOID = 2  # gguf's number of the gating function
 _ROUTER = Part("ffn_gate_inp.weight", "mlp.gate.weight", "ED")
 
 
@@ -48,6 +50,13 @@ _GPT_OSS_LAYER = (
     Part("attn_sinks.weight", "self_attn.sinks", "H"),
     _ROUTER,
     Part("ffn_gate_inp.bias", "mlp.gate.bias", "E"),
+)
+_GLM_ATTENTION = (
+    Part("attn_norm.weight", "input_layernorm.weight", "D"),
+    Part("post_attention_norm.weight", "post_attention_layernorm.weight", "D"),
+    *attention(),
+    Part("attn_q_norm.weight", "self_attn.q_norm.weight", "C", False),
+    Part("attn_k_norm.weight", "self_attn.k_norm.weight", "C", False),
 )
 _OLMOE_NORMS = (
     Part("attn_q_norm.weight", "self_attn.q_norm.weight", "Q"),
@@ -105,6 +114,25 @@ def _gpt_oss(settings: Settings) -> dict[str, Json]:
     }
 
 
+def _glm4_moe(settings: Settings) -> dict[str, Json]:
+    """Return GLM 4's settings; its routing is a sigmoid unless the file says otherwise."""
+    if settings.has("expert_gating_func") and settings.integer("expert_gating_func") != SIGMOID:
+        raise Unsupported(f"gating function of experts: {settings.integer('expert_gating_func')}")
+    hyper = _routing(True)(settings)
+    hyper["use_qk_norm"] = settings.has_tensor("blk.0.attn_q_norm.weight")
+    hyper["routed_scaling_factor"] = settings.number("expert_weights_scale", 1.0)
+    if settings.has("leading_dense_block_count"):
+        hyper["first_k_dense_replace"] = settings.integer("leading_dense_block_count", low=0)
+    for key, name in (("expert_group_count", "n_group"), ("expert_group_used_count", "topk_group")):
+        if settings.has(key):
+            hyper[name] = settings.integer(key)
+    if settings.has("expert_shared_count"):
+        inner = settings.integer("expert_feed_forward_length")
+        count = settings.integer("expert_shared_count", low=0, high=1024)
+        hyper["shared_expert_intermediate_size"] = inner * count
+    return hyper
+
+
 MOE_FAMILIES: dict[str, Family] = {
     "llama": Family(
         "mixtral",
@@ -127,7 +155,25 @@ MOE_FAMILIES: dict[str, Family] = {
         _EXPERTS,
     ),
     "qwen3moe": Family(
-        "qwen3_moe", OUTER, (*TWO_NORMS, *attention(norms=True), _ROUTER), _routing(True), _EXPERTS
+        "qwen3_moe",
+        OUTER,
+        (*TWO_NORMS, *attention(norms=True), _ROUTER),
+        _routing(True),
+        _EXPERTS,
+        (*TWO_NORMS, *attention(norms=True), *MLP_BESIDE_EXPERTS),
+    ),
+    "glm4moe": Family(
+        "glm4_moe",
+        OUTER,
+        (
+            *_GLM_ATTENTION,
+            _ROUTER,
+            Part("exp_probs_b.bias", "mlp.gate.e_score_correction_bias", "E", False),
+            *_shared(False),
+        ),
+        _glm4_moe,
+        _EXPERTS,
+        (*_GLM_ATTENTION, *MLP_BESIDE_EXPERTS),
     ),
     "olmoe": Family(
         "olmoe", OUTER, (*TWO_NORMS, *attention(), *_OLMOE_NORMS, _ROUTER), _routing(False), _EXPERTS

@@ -2,11 +2,11 @@
 
 Letters of shapes:
 
-    D hidden   F mlp or expert   V vocabulary   E experts   S shared expert   C head size   H heads
-    Q = H * C query rows   W = G * C key and value rows
+    D hidden   F mlp or expert   I mlp beside experts   V vocabulary   E experts   S shared expert
+    C head size   H heads   Q = H * C query rows   W = G * C key and value rows
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from ftd.ftw.gguf import Value
 
 MAX_DIM = 1 << 24
 MAX_LAYERS = 4096
+EMBEDDINGS = "model.embed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class ExpertPart:
 class Family:
     """One architecture: Hugging Face's model_type, tensors outside and inside the layers, more settings.
 
-    experts: what every layer has of each expert; none in a dense family.
+    experts: what a layer has of each expert; none in a dense family. dense: what the layers without experts
+    of such a family have in place of ``layer``; none where all have experts.
     """
 
     model_type: str
@@ -51,28 +53,55 @@ class Family:
     layer: tuple[Part, ...]
     extra: Callable[["Settings"], dict[str, Json]]
     experts: tuple[ExpertPart, ...] = ()
+    dense: tuple[Part, ...] = ()
+
+    def wanted(self, hyper: dict[str, Json]) -> Iterator[tuple[int | None, Part]]:
+        """Yield the tensors outside the experts in the order of a step, each with its layer, if any."""
+        first = [part for part in self.outer if part.name.startswith(EMBEDDINGS)]
+        yield from ((None, part) for part in first)
+        routed = set(expert_layers(self, hyper))
+        for layer in range(int(str(hyper["num_hidden_layers"]))):
+            parts = self.layer if layer in routed or not self.experts else self.dense
+            yield from ((layer, part) for part in parts)
+        yield from ((None, part) for part in self.outer if part not in first)
+
+
+def expert_layers(family: Family, hyper: dict[str, Json]) -> list[int]:
+    """Return the layers that have experts: after the first dense ones, every so many, and not the listed."""
+    if not family.experts:
+        return []
+    first, every = hyper.get("first_k_dense_replace", 0), hyper.get("decoder_sparse_step", 1)
+    listed = hyper.get("mlp_only_layers", [])
+    assert isinstance(first, int) and isinstance(every, int) and isinstance(listed, list)
+    layers = range(int(str(hyper["num_hidden_layers"])))
+    return [layer for layer in layers if layer >= first and (layer + 1) % every == 0 and layer not in listed]
 
 
 class Settings:
     """Typed and bounded look-ups of one model's ``ARCH.key`` metadata."""
 
-    def __init__(self, architecture: str, metadata: dict[str, Value]) -> None:
+    def __init__(self, architecture: str, metadata: dict[str, Value], tensors: Collection[str] = ()) -> None:
         self.architecture = architecture
         self._metadata = metadata
+        self._tensors = tensors
+
+    def has_tensor(self, name: str) -> bool:
+        """Say whether the model has a tensor, for what only tensors tell."""
+        return name in self._tensors
 
     def has(self, key: str) -> bool:
         """Say whether the model sets ``ARCH.key``."""
         return f"{self.architecture}.{key}" in self._metadata
 
-    def integer(self, key: str, default: int | None = None, high: int = MAX_DIM) -> int:
-        """Return a positive integer; an array must hold the same number throughout."""
+    def integer(self, key: str, default: int | None = None, high: int = MAX_DIM, low: int = 1) -> int:
+        """Return an integer of these bounds; an array must hold the same number throughout."""
         value = self._metadata.get(f"{self.architecture}.{key}", default)
         if isinstance(value, np.ndarray):
             if len(value) == 0 or not np.all(value == value[0]) or value.dtype.kind not in "iu":
                 raise Unsupported(f"{self.architecture}.{key} differs between layers")
             value = int(value[0])
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
-            raise InvalidGguf(f"{self.architecture}.{key} is not between 1 and {high}: {value!r:.50}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidGguf(f"{self.architecture}.{key} is not between {low} and {high}: {value!r:.50}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -123,6 +152,11 @@ MLP = (
     Part("ffn_up.weight", "mlp.up_proj.weight", "FD"),
     Part("ffn_down.weight", "mlp.down_proj.weight", "DF"),
 )
+MLP_BESIDE_EXPERTS = (
+    Part("ffn_gate.weight", "mlp.gate_proj.weight", "ID"),
+    Part("ffn_up.weight", "mlp.up_proj.weight", "ID"),
+    Part("ffn_down.weight", "mlp.down_proj.weight", "DI"),
+)
 TWO_NORMS = (
     Part("attn_norm.weight", "input_layernorm.weight", "D"),
     Part("ffn_norm.weight", "post_attention_layernorm.weight", "D"),
@@ -152,6 +186,7 @@ def sizes(family: Family, hyper: dict[str, Json]) -> dict[str, int]:
     return {
         "D": number["hidden_size"],
         "F": number["moe_intermediate_size" if family.experts else "intermediate_size"],
+        "I": number["intermediate_size"],
         "V": number["vocab_size"],
         "E": number.get("num_experts", 0),
         "S": number.get("shared_expert_intermediate_size", 0),

@@ -23,7 +23,7 @@ _ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss")
 _COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameters rope_local_base_freq
     partial_rotary_factor layer_types use_sliding_window max_window_layers sliding_window
     query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping mlp_bias attention_multiplier
-    embedding_multiplier residual_multiplier logits_scaling""".split()  # noqa: SIM905
+    embedding_multiplier residual_multiplier logits_scaling use_qk_norm""".split()  # noqa: SIM905
 
 
 class _Config:
@@ -113,10 +113,6 @@ def _refuse(family: Family, config: _Config) -> None:
             )
     if config.values.get("clip_qkv") is not None:
         raise Unsupported(f"clip_qkv is not supported: {config.values['clip_qkv']!r:.50}")
-    if family.experts and (
-        config.integer("decoder_sparse_step", default=1) != 1 or config.values.get("mlp_only_layers")
-    ):
-        raise Unsupported("layers without experts between layers with experts are not supported")
 
 
 def _gemma3(config: _Config, hyper: dict[str, Json]) -> dict[str, Json]:
@@ -135,12 +131,31 @@ def _gemma3(config: _Config, hyper: dict[str, Json]) -> dict[str, Json]:
     return more
 
 
+def _expert_layers(family: Family, config: _Config) -> dict[str, Json]:
+    """Return which layers have no experts, if any; raise Unsupported where the family knows none such."""
+    num_layers = config.integer("num_hidden_layers", high=MAX_LAYERS)
+    which: dict[str, Json] = {}
+    if config.values.get("first_k_dense_replace"):
+        which["first_k_dense_replace"] = config.integer("first_k_dense_replace", high=num_layers)
+    if config.values.get("decoder_sparse_step") not in (None, 1):
+        which["decoder_sparse_step"] = config.integer("decoder_sparse_step", high=num_layers)
+    listed = config.values.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or not all(type(x) is int and 0 <= x < num_layers for x in listed):
+        raise InvalidCheckpoint(f"mlp_only_layers of config.json are no layers: {listed!r:.100}")
+    if listed:
+        which["mlp_only_layers"] = listed
+    if which and not family.dense:
+        raise Unsupported(f"layers without experts in a {family.model_type} model: {' '.join(which)}")
+    return which
+
+
 def _routing(family: Family, config: _Config) -> dict[str, Json]:
-    experts = config.integer("num_experts", "num_local_experts", high=MAX_EXPERTS)
+    experts = config.integer("num_experts", "num_local_experts", "n_routed_experts", high=MAX_EXPERTS)
     chosen = config.integer("num_experts_per_tok", high=MAX_EXPERTS)
     if chosen > experts:
         raise InvalidCheckpoint(f"a token uses {chosen} of {experts} experts")
     routing: dict[str, Json] = {
+        **_expert_layers(family, config),
         "num_experts": experts,
         "num_experts_per_tok": chosen,
         "moe_intermediate_size": config.integer("moe_intermediate_size", "intermediate_size"),
@@ -149,9 +164,21 @@ def _routing(family: Family, config: _Config) -> dict[str, Json]:
     shared = ("shared_expert_intermediate_size", "shared_intermediate_size")
     if any(config.values.get(name) for name in shared):
         routing["shared_expert_intermediate_size"] = config.integer(*shared)
+    elif config.values.get("n_shared_experts"):
+        inner = config.integer("moe_intermediate_size", "intermediate_size")
+        routing["shared_expert_intermediate_size"] = inner * config.integer("n_shared_experts", high=1024)
+    for name in ("n_group", "topk_group"):
+        if config.values.get(name) is not None:
+            routing[name] = config.integer(name, high=experts)
+    if config.values.get("routed_scaling_factor") is not None:
+        routing["routed_scaling_factor"] = config.number("routed_scaling_factor", 1.0)
     if family.model_type == "granitemoe":
         for name in ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"):
             routing[name] = config.number(name, 1.0)
+    if family.model_type == "glm4_moe" and "partial_rotary_factor" not in config.values:
+        nested = config.values.get("rope_parameters") or config.values.get("rope_scaling") or {}
+        if isinstance(nested, dict) and "partial_rotary_factor" not in nested:
+            routing["partial_rotary_factor"] = 0.5
     if family.model_type == "gpt_oss":
         routing["swiglu_limit"] = config.number("swiglu_limit", 7.0)
         routing["swiglu_alpha"] = config.number("swiglu_alpha", 1.702)

@@ -73,11 +73,12 @@ def plan_layer(
 
 
 def write(
-    writer: FtwWriter, layers: Sequence[Sequence[Share]], num_experts: int, done: Callable[[int], None]
+    writer: FtwWriter, shares: Mapping[int, Sequence[Share]], num_experts: int, done: Callable[[int], None]
 ) -> None:
     """Write every expert record; ``done(num_bytes)`` hears of the source bytes of each."""
+    layers = list(shares.values())
     shapes = [[(share.role, share.format, share.shape) for share in layer] for layer in layers]
-    writer.begin_experts(num_experts, range(len(layers)), shapes)
+    writer.begin_experts(num_experts, list(shares), shapes)
     bytes_by_row = [source_bytes(layer) for layer in layers]
     reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
     for number, record in enumerate(prefetched(reads)):

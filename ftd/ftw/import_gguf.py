@@ -19,8 +19,8 @@ from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import gguf_blocks, gguf_experts
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
-from ftd.ftw.gguf_families import family_of, hyperparameters
-from ftd.ftw.gguf_parts import Family, Part, sizes
+from ftd.ftw.gguf_families import drafting_layers, family_of, hyperparameters
+from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
@@ -98,7 +98,7 @@ def import_gguf(
         )
         template = model.metadata.get("tokenizer.chat_template")
         total = sum(planned.info.num_bytes for planned in plan)
-        total += sum(bank.info.num_bytes for layer in experts for bank in layer)
+        total += sum(bank.info.num_bytes for banks in experts.values() for bank in banks)
         with FtwWriter(sink) as writer:
             done, scratch = 0, _Scratch()
 
@@ -136,21 +136,13 @@ def _check_floats(model: GgufModel, quantization: str | None) -> None:
 
 def _plan(
     family: Family, model: GgufModel, hyper: dict[str, Json], quantization: str | None
-) -> tuple[list[_Planned], list[list[gguf_experts.Bank]]]:
+) -> tuple[list[_Planned], dict[int, list[gguf_experts.Bank]]]:
     """Match the model's tensors with the family's; return them in the order in which a step uses them."""
     size, num_layers = sizes(family, hyper), int(str(hyper["num_hidden_layers"]))
-    wanted: list[tuple[str, str, Part]] = [
-        (part.gguf, part.name, part) for part in family.outer if part.name.startswith("model.embed")
-    ]
-    for layer in range(num_layers):
-        wanted += [
-            (f"blk.{layer}.{part.gguf}", f"model.layers.{layer}.{part.name}", part) for part in family.layer
-        ]
-    wanted += [
-        (part.gguf, part.name, part) for part in family.outer if not part.name.startswith("model.embed")
-    ]
     plan = []
-    for gguf_name, name, part in wanted:
+    for layer, part in family.wanted(hyper):
+        gguf_name = part.gguf if layer is None else f"blk.{layer}.{part.gguf}"
+        name = part.name if layer is None else f"model.layers.{layer}.{part.name}"
         if gguf_name in model.source:
             file, info = model.source[gguf_name]
             planned = _planned(file, info, name, part, tuple(size[x] for x in part.shape), size["C"])
@@ -158,15 +150,23 @@ def _plan(
             plan.append(replace(planned, format=format))
         elif part.required:
             raise InvalidGguf(f"tensor {gguf_name} is missing")
-    experts = gguf_experts.plan(family, model, num_layers, size, quantization)
+    experts = gguf_experts.plan(family, model, expert_layers(family, hyper), size, quantization)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
-    known |= {bank.info.name for layer in experts for bank in layer}
-    unknown = [name for name in model.source if name not in known]
+    known |= {bank.info.name for banks in experts.values() for bank in banks}
+    unknown = [
+        name for name in model.source if name not in known and not _predicts_ahead(name, model, num_layers)
+    ]
     if unknown:
         raise InvalidGguf(
             f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
         )
     return plan, experts
+
+
+def _predicts_ahead(name: str, model: GgufModel, num_layers: int) -> bool:
+    """Say whether a tensor belongs to the layers behind the last that only draft tokens; ftd has none."""
+    match = _LAYER_TENSOR.fullmatch(name)
+    return match is not None and num_layers <= int(match[1]) < num_layers + drafting_layers(model)
 
 
 def _planned(

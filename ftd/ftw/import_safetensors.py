@@ -6,6 +6,7 @@ succeeded.
 """
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw import hf_experts
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
-from ftd.ftw.gguf_parts import Family, Part, sizes
+from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
 from ftd.ftw.hf_tensors import Dense, check
 from ftd.ftw.hf_tokens import SpecialTokens
@@ -36,12 +37,22 @@ _SPELLINGS: dict[str, tuple[tuple[str, int], ...]] = {
         ("mlp.router.weight", 0),
     ),
     "mlp.gate.bias": (("mlp.router.bias", 0),),
-    "mlp.shared_expert.gate_proj.weight": (("shared_mlp.input_linear.weight", 0),),
-    "mlp.shared_expert.up_proj.weight": (("shared_mlp.input_linear.weight", 1),),
-    "mlp.shared_expert.down_proj.weight": (("shared_mlp.output_linear.weight", 0),),
+    "mlp.shared_expert.gate_proj.weight": (
+        ("mlp.shared_experts.gate_proj.weight", 0),
+        ("shared_mlp.input_linear.weight", 0),
+    ),
+    "mlp.shared_expert.up_proj.weight": (
+        ("mlp.shared_experts.up_proj.weight", 0),
+        ("shared_mlp.input_linear.weight", 1),
+    ),
+    "mlp.shared_expert.down_proj.weight": (
+        ("mlp.shared_experts.down_proj.weight", 0),
+        ("shared_mlp.output_linear.weight", 0),
+    ),
 }
 _FUSED_SHARED = "shared_mlp.input_linear.weight"
-_IGNORED = ("rotary_emb.inv_freq",)  # constants that older files carry
+_IGNORED = (r"rotary_emb\.inv_freq$",)  # constants that older files carry
+DRAFTING, MAX_DRAFTING = "num_nextn_predict_layers", 16
 
 
 def import_safetensors(
@@ -81,7 +92,7 @@ def import_safetensors(
             provenance={"source": "safetensors", "files": [*checkpoint.shard_names]},
         )
         total = sum(tensor.source_bytes for tensor in dense)
-        total += sum(hf_experts.source_bytes(layer) for layer in experts)
+        total += sum(hf_experts.source_bytes(layer) for layer in experts.values())
         with FtwWriter(sink) as writer:
             done = 0
 
@@ -105,17 +116,13 @@ def import_safetensors(
 
 def _plan(
     family: Family, checkpoint: Checkpoint, hyper: dict[str, Json], quantization: str | None
-) -> tuple[list[Dense], list[list[hf_experts.Share]]]:
+) -> tuple[list[Dense], dict[int, list[hf_experts.Share]]]:
     """Match the checkpoint's tensors with the family's, in the order in which a step uses them."""
     size, tensors = sizes(family, hyper), checkpoint.tensors
-    num_layers = int(str(hyper["num_hidden_layers"]))
     tied = hyper["tie_word_embeddings"] is True
-    wanted = [(part.name, part) for part in family.outer if part.name.startswith("model.embed")]
-    for layer in range(num_layers):
-        wanted += [(f"model.layers.{layer}.{part.name}", part) for part in family.layer]
-    wanted += [(part.name, part) for part in family.outer if not part.name.startswith("model.embed")]
     dense, known = [], set()
-    for name, part in wanted:
+    for number, part in family.wanted(hyper):
+        name = part.name if number is None else f"model.layers.{number}.{part.name}"
         found = _find(tensors, name, part)
         head = part.name == "lm_head.weight"
         if found is None:
@@ -126,17 +133,28 @@ def _plan(
         if not (head and tied):  # some checkpoints carry a copy of the embedding
             plus_one = family.model_type == "gemma3_text" and name.endswith("norm.weight")
             dense.append(_dense(*found, name, part, size, quantization, plus_one))
-    layers = range(num_layers if family.experts else 0)
-    experts = [
-        hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization) for layer in layers
-    ]
-    known |= {source.name for layer in experts for share in layer for source in share.sources}
-    unknown = [name for name in tensors if name not in known and not name.endswith(_IGNORED)]
+    experts = {
+        layer: hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization)
+        for layer in expert_layers(family, hyper)
+    }
+    known |= {source.name for shares in experts.values() for share in shares for source in share.sources}
+    ignored = _ignored(checkpoint, hyper)
+    unknown = [name for name in tensors if name not in known and not ignored.search(name)]
     if unknown:
         raise InvalidCheckpoint(
             f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
         )
     return dense, experts
+
+
+def _ignored(checkpoint: Checkpoint, hyper: dict[str, Json]) -> re.Pattern[str]:
+    """Return what finds the names of tensors without use: constants, and layers that only draft tokens."""
+    patterns = list(_IGNORED)
+    num_layers, drafting = int(str(hyper["num_hidden_layers"])), checkpoint.config.get(DRAFTING)
+    if isinstance(drafting, int) and 0 < drafting <= MAX_DRAFTING:
+        behind = "|".join(str(layer) for layer in range(num_layers, num_layers + drafting))
+        patterns.append(rf"^model\.layers\.(?:{behind})\.")
+    return re.compile("|".join(patterns))
 
 
 def _find(tensors: Mapping[str, StoredTensor], name: str, part: Part) -> tuple[StoredTensor, int] | None:
@@ -168,10 +186,10 @@ def _dense(
 
 
 def _parameter_count(
-    dense: Sequence[Dense], experts: Sequence[Sequence[hf_experts.Share]], num_experts: int
+    dense: Sequence[Dense], experts: Mapping[int, Sequence[hf_experts.Share]], num_experts: int
 ) -> int:
     shapes = [tensor.shape for tensor in dense]
-    shapes += [share.shape for layer in experts for share in layer for _ in range(num_experts)]
+    shapes += [share.shape for shares in experts.values() for share in shares for _ in range(num_experts)]
     return sum(rows * columns for rows, columns in shapes)
 
 

@@ -282,7 +282,7 @@ def swap(name: str, kind: str, shape: tuple[int, ...]) -> Callable[[list[gguf_by
         (None, {"llama.attention.layer_norm_rms_epsilon": float("nan")}, "not a positive number"),
         (None, {"llama.rope.freq_base": float("inf")}, "not a positive number"),
         (None, {"llama.attention.head_count_kv": [2, 1]}, "differs between layers"),
-        (None, {"llama.rope.dimension_count": 32}, "part of the channels"),
+        (None, {"llama.rope.dimension_count": 512}, "rope.dimension_count is not between 1 and"),
         (None, {"llama.rope.scaling.type": "magic"}, "rope scaling is not supported"),
         (None, {"llama.expert_count": 8}, "expert_used_count is not between"),
         (None, {"llama.expert_count": 8, "llama.expert_used_count": 9}, "uses 9 of 8 experts"),
