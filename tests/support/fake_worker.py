@@ -4,6 +4,8 @@
 
 Keys of the script, all optional:
     reply        ids to answer every Generate with (default: the prompt's own ids)
+    rules        [[pattern, ids], …]: the first regular expression found in the prompt answers instead of
+                 ``reply``; ids below 256 are UTF-8 bytes, any other is U+0000
     interval_s   pause before each token; with 0 all tokens go out at once
     endless      repeat ``reply`` until cancelled
     crash_after  end with status 7 and a line on stderr after this many tokens
@@ -18,6 +20,7 @@ Keys of the script, all optional:
 
 import json
 import os
+import re
 import selectors
 import socket
 import struct
@@ -46,12 +49,20 @@ from ftd.engine.messages import (
 WIDTH = 4
 
 
+def _by_rule(message, script):
+    rules = script.get("rules", ())
+    prompt = (
+        bytes(token if token < 256 else 0 for token in message.ids).decode(errors="replace") if rules else ""
+    )
+    return next((ids for pattern, ids in rules if re.search(pattern, prompt)), None)
+
+
 class Answer:
     """One Generate being answered."""
 
     def __init__(self, message, script):
         self.message = message
-        self.ids = list(script.get("reply") or message.ids)
+        self.ids = list(_by_rule(message, script) or script.get("reply") or message.ids)
         self.endless = script.get("endless", False)
         self.sent = 0
         self.started_ns = time.perf_counter_ns()

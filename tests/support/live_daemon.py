@@ -1,6 +1,8 @@
 """A real daemon on a real socket with scripted engines behind it."""
 
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import aiohttp
@@ -59,6 +61,41 @@ async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", 
         finally:
             await session.close()
             await runner.cleanup()
+
+
+@contextmanager
+def running_in_thread(*arguments, **keywords):
+    """The same on an event loop in a thread of its own, for clients that block; use ``url`` and ``store``."""
+    started, stop = threading.Event(), asyncio.Event()
+    found = []
+
+    async def serve():
+        found.append(asyncio.get_running_loop())
+        async with running(*arguments, **keywords) as daemon:
+            found.append(daemon)
+            started.set()
+            await stop.wait()
+
+    def run():
+        try:
+            asyncio.run(serve())
+        except BaseException as exc:
+            found.append(exc)
+            raise
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="daemon")
+    thread.start()
+    started.wait()
+    try:
+        if not isinstance(found[-1], Daemon):
+            raise RuntimeError("the daemon did not start") from found[-1]
+        yield found[-1]
+    finally:
+        if thread.is_alive():
+            found[0].call_soon_threadsafe(stop.set)
+        thread.join()
 
 
 @asynccontextmanager

@@ -104,3 +104,10 @@ TOOLS = (
     + "{% if tools %}{{ tools }}{% endif %}{% if m is defined and m.tool_calls %}"
     + "<tool_call>{{ m.tool_calls }}</tool_call>{% endif %}"
 )
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
