@@ -56,7 +56,8 @@ class Engine:
     daemon.
 
     ``progress(completed_bytes, total_bytes)`` is called while weights are read and may raise to stop the
-    load; ``source`` stands in for the files that ``load`` names. Between calls every page has one owner; ``load.debug_checks`` asserts it after each step.
+    load; ``source`` stands in for the files that ``load`` names. Between calls every page has one owner;
+    ``load.debug_checks`` asserts it after each step.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a model's weights come from: its blobs, read into memory; weights are views, never copied or repacked."""
+"""Where weights come from: a model's blobs, read into memory. Weights are views, never copied or repacked."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -7,6 +7,7 @@ import pytest
 
 from ftd.engine import loader
 from ftd.errors import BlobNotFound, DamagedBlob, InvalidFtw
+from ftd.ftw import reader
 from ftd.ftw.format import FtwConfig
 from tests.engine import tiny
 from tests.engine.serving import write_ftw
@@ -23,7 +24,7 @@ def written(oracle: tiny.Tiny, tmp_path: Path) -> tuple[FtwConfig, dict[str, Pat
     """Its config as read from disk, and its blobs."""
     load = write_ftw(oracle, tmp_path)
     paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-    return loader.read_config(Path(load.config_path)), paths
+    return reader.read_config(Path(load.config_path)), paths
 
 
 def test_weights_are_what_was_written(written: tuple[FtwConfig, dict[str, Path]], oracle: tiny.Tiny) -> None:
@@ -40,7 +41,7 @@ def test_banks_are_what_was_written(tmp_path: Path) -> None:
     oracle = tiny.make("mixtral")
     load = write_ftw(oracle, tmp_path)
     paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-    config = loader.read_config(Path(load.config_path))
+    config = reader.read_config(Path(load.config_path))
     weights = loader.read_weights(config, paths, lambda done, total: None).weights
     assert sorted(weights.banks) == [0, 1, 2]
     for bank in oracle.banks:

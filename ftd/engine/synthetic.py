@@ -1,0 +1,265 @@
+"""Random-weight models of real shapes, for measurements: a ``Source`` that needs no files.
+
+The weights of all layers are windows of one random array for each shape and format, so the host holds little
+however large the model is; a device gets a copy of its own for each layer.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftd.engine import model_config
+from ftd.engine.kv_pool import KvPool
+from ftd.engine.loader import Loaded, Progress
+from ftd.engine.models import families
+from ftd.engine.models.blocks import Blocks
+from ftd.engine.weights import Weights
+from ftd.ftw.format import BlobEntry, FtwConfig, Tokens
+from ftd.kernels.quant import FORMATS, BankMatrix, ExpertBank, QuantMatrix
+
+_LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
+_QWEN: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 131072}
+
+# Published shapes: Llama 3.1 8B, Qwen3 30B-A3B; and small ones for tests and machines without a card.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "8b": (
+        "llama",
+        {
+            **_LLAMA,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+        },
+    ),
+    "30b-a3b": (
+        "qwen3_moe",
+        {
+            **_QWEN,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+            "vocab_size": 151936,
+        },
+    ),
+    "1.5b": (
+        "llama",
+        {
+            **_LLAMA,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 32000,
+        },
+    ),
+    "tiny-moe": (
+        "qwen3_moe",
+        {
+            **_QWEN,
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "moe_intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "vocab_size": 512,
+        },
+    ),
+}
+# Standard deviation of a weight: activations stay near 1 through norms, and logits are no ties
+_SPREAD = 0.02
+_RECORD_ALIGNMENT = 4096
+_PLANE_ALIGNMENT = 64
+
+
+class SyntheticWeights(Weights):
+    """Makes each tensor that is asked for; has no optional ones. Norms are ones, routers and biases f32.
+
+    is_empty: weights are zeros that no memory holds, to learn what a family needs.
+    """
+
+    def __init__(self, format_name: str, seed: int, *, is_empty: bool = False) -> None:
+        super().__init__({})
+        self._is_empty = is_empty
+        self._format = format_name
+        self._rng = np.random.default_rng(seed)
+        self._pools: dict[tuple[str, int], NDArray[Any]] = {}
+        self._banks: dict[tuple[int, ...], ExpertBank] = {}
+        self.sizes: dict[str, int] = {}
+
+    def matrix(self, name: str, rows: int, columns: int) -> QuantMatrix:
+        """Return tensor ``name`` [rows, columns] of random values."""
+        is_router = name.endswith("mlp.gate.weight")
+        format_name = "f32" if is_router or columns % FORMATS[self._format].block else self._format
+        if rows == 1 and not is_router:
+            matrix = QuantMatrix("f32", (rows, columns), (np.ones((rows, columns), np.float32),))
+        else:
+            matrix = self._random(format_name, (rows, columns))
+        self.sizes[name] = matrix.num_bytes
+        return matrix
+
+    def bank(self, layer: int, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:
+        """Return experts of random values; on the host all layers share one."""
+        key = (num_experts, hidden_size, inner_size)
+        if key not in self._banks:
+            self._banks[key] = self._random_bank(*key)
+        found = self._banks[key]
+        self.sizes[f"experts of layer {layer}"] = found.records.nbytes
+        return ExpertBank(layer, found.records, found.matrices)
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+    def unused(self) -> list[str]:
+        """Return nothing: only what is asked for is made."""
+        return []
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all that was asked for."""
+        return sum(self.sizes.values())
+
+    def _random(self, format_name: str, shape: tuple[int, int]) -> QuantMatrix:
+        spec = FORMATS[format_name]
+        planes = []
+        for plane in spec.planes:
+            rows, items = spec.plane_shape(plane, shape)
+            planes.append(
+                self._window(format_name, plane.name, plane.dtype, rows * items).reshape(rows, items)
+            )
+        return QuantMatrix(format_name, shape, tuple(planes))
+
+    def _window(self, format_name: str, plane: str, dtype: str, count: int) -> NDArray[Any]:
+        """Return ``count`` values of a plane that begin somewhere else each time."""
+        if self._is_empty:
+            return np.zeros(count, dtype)
+        shift = int(self._rng.integers(0, 4096)) * _PLANE_ALIGNMENT
+        key = (f"{format_name}.{plane}", np.dtype(dtype).itemsize)
+        pool = self._pools.get(key)
+        if pool is None or len(pool) < count + shift:
+            pool = self._values(format_name, plane, dtype, max(count + 4096 * _PLANE_ALIGNMENT, 1 << 20))
+            self._pools[key] = pool
+        return pool[shift : shift + count]
+
+    def _values(self, format_name: str, plane: str, dtype: str, count: int) -> NDArray[Any]:
+        """Return random values of one plane, so that weights spread by ``_SPREAD``."""
+        seed = self._rng.standard_normal(1 << 20).astype(np.float32) * np.float32(_SPREAD)
+        if plane == "codes" and dtype in ("<f4", "<f2"):
+            few = seed.astype(dtype)
+        elif format_name == "bf16":
+            few = (seed.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        elif format_name == "fp8_b128" and plane == "codes":
+            few = self._rng.integers(0x20, 0x40, 1 << 20).astype(np.uint8) | np.uint8(0x80) * (seed > 0)
+        elif plane in ("codes", "high"):
+            few = self._rng.integers(0, 256, 1 << 20).astype(np.uint8).view(dtype)
+        else:
+            few = self._scales(format_name, plane, dtype)
+        return np.resize(few, count)
+
+    def _scales(self, format_name: str, plane: str, dtype: str) -> NDArray[Any]:
+        """Return a plane of scales near those that a real matrix of this spread would have."""
+        step = _SPREAD / {"q8_0": 64.0, "q5_0": 9.0, "q5_1": 9.0, "q6_k": 18.0}.get(format_name, 4.6)
+        exact = {
+            ("mxfp4", "scales"): 127 - 7,
+            ("nvfp4", "scales"): 0x38,
+            ("nvfp4", "global"): _SPREAD / 3,
+            ("fp8_b128", "scales"): _SPREAD,
+        }
+        middle = {"q4_1": 7.5, "q5_1": 15.5, "q4_k": 7.5, "q5_k": 15.5}.get(format_name, 0.0)
+        by_plane = {"scales": step, "mins": -middle * step, "d": step / 32, "dmin": middle * step / 32}
+        if format_name in ("q4_k", "q5_k", "q6_k") and plane in ("scales", "mins"):
+            return np.full(1 << 10, 32, dtype)
+        return np.full(1 << 10, exact.get((format_name, plane), by_plane.get(plane, 0.0)), dtype)
+
+    def _random_bank(self, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:
+        spec = FORMATS[self._format]
+        shapes = {"gate_up": (2 * inner_size, hidden_size), "down": (hidden_size, inner_size)}
+        offsets: dict[str, tuple[int, ...]] = {}
+        size = 0
+        for role, shape in shapes.items():
+            places = []
+            for plane in spec.planes:
+                places.append(size)
+                rows, items = spec.plane_shape(plane, shape)
+                size += _up(rows * items * np.dtype(plane.dtype).itemsize, _PLANE_ALIGNMENT)
+            offsets[role] = tuple(places)
+        records = np.zeros((num_experts, _up(size, _RECORD_ALIGNMENT)), np.uint8)
+        matrices = {r: BankMatrix(records, self._format, shapes[r], offsets[r]) for r in shapes}
+        for matrix in matrices.values():
+            for expert in range(0 if self._is_empty else num_experts):
+                made = self._random(self._format, matrix.shape)
+                for place, values in zip(matrix.expert(expert).planes, made.planes, strict=True):
+                    np.copyto(place, values)
+        return ExpertBank(0, records, matrices)
+
+
+class Synthetic:
+    """A model of ``SHAPES`` with weights of one quantisation format."""
+
+    def __init__(self, shape: str, format_name: str, *, num_layers: int = 0, seed: int = 0) -> None:
+        architecture, hyperparameters = SHAPES[shape]
+        if num_layers:
+            hyperparameters = {**hyperparameters, "num_hidden_layers": num_layers}
+        self._seed, self._format = seed, format_name
+        counted = SyntheticWeights(format_name, seed, is_empty=True)
+        model = model_config.make(architecture, hyperparameters)
+        families.get(architecture)(Blocks(model, _Counter(), counted, KvPool(model, 1, 1, "fast")))
+        blob = BlobEntry(digest="", size=counted.num_bytes, media_type="", chunk_bytes=1, chunks=[])
+        self.config = FtwConfig(
+            architecture=architecture,
+            hyperparameters=hyperparameters,
+            quantization=format_name.upper(),
+            parameter_count=0,
+            tokens=Tokens(),
+            tensors=[],
+            blobs=[blob],
+        )
+
+    def read(self, progress: Progress) -> Loaded:
+        """Return the weights, which are made when they are asked for."""
+        started = time.monotonic_ns()
+        return Loaded(SyntheticWeights(self._format, self._seed), 0, max(1, time.monotonic_ns() - started))
+
+
+class _Handle:
+    """A buffer of ``_Counter``."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+
+class _Counter:
+    """A graph that records nothing: families ask the weights for what they need."""
+
+    def buffer(self, width: int) -> _Handle:
+        return _Handle(width)
+
+    logit_buffer = buffer
+
+    def __getattr__(self, name: str) -> Any:
+        def ignore(*values: Iterable[Any], **options: Any) -> None:
+            return None
+
+        return ignore
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
