@@ -69,6 +69,10 @@ class Graph(Protocol):
         """out = silu(gate) * up."""
         ...
 
+    def sigmoid_gate(self, out: Any, x: Any, gate: Any) -> None:
+        """out = x * sigmoid(gate)."""
+        ...
+
     def geglu(self, out: Any, gate: Any, up: Any) -> None:
         """out = gelu(gate) * up, with the tanh form of gelu."""
         ...
@@ -93,6 +97,25 @@ class Graph(Protocol):
         sinks: Floats | None = None,
     ) -> None:
         """Causal attention of each token over its sequence's pages."""
+        ...
+
+    def causal_conv(self, out: Any, x: Any, weight: Floats, state: NDArray[Any]) -> None:
+        """out = silu(causal convolution of ``x`` by ``weight`` [C, K]); ``state`` is each slot's past."""
+        ...
+
+    def gated_delta(
+        self,
+        out: Any,
+        qkv: Any,
+        a: Any,
+        b: Any,
+        decay: Floats,
+        bias: Floats,
+        state: NDArray[Any],
+        key_heads: int,
+        tiled: bool = False,
+    ) -> None:
+        """out = the gated delta rule over ``qkv``; ``state`` [slots, Hv, Ck, Cv] is each slot's past."""
         ...
 
     def route_topk(
@@ -141,8 +164,9 @@ class Graph(Protocol):
         kv_len: Ints,
         page_table: Ints,
         logit_rows: Ints,
+        state_index: Ints | None = None,
     ) -> None:
-        """Compute one step; checks every bound, releases the GIL."""
+        """Compute one step; checks every bound, releases the GIL. Recurrent layers need ``state_index``."""
         ...
 
     def view(self, buffer: Any) -> Floats:

@@ -18,6 +18,7 @@ cdef extern from "op.h" namespace "ftd" nogil:
         const int32_t* kv_len
         const int32_t* page_table
         const int32_t* logit_rows
+        const int32_t* state_index
 
     ctypedef void (*OpFn "ftd::OpFn")(const void*, const Step*, int32_t, int32_t) noexcept nogil
 

@@ -17,7 +17,7 @@ cdef class StepMemory:
     cdef Step step                     # points into _indices; what ops read
     cdef object _limits
     cdef vector[int32_t] _indices
-    cdef int fill(self, tuple arrays, int64_t num_ids, int64_t num_pages) except -1
+    cdef int fill(self, tuple arrays, int64_t num_ids, int64_t num_pages, int64_t num_states) except -1
     cdef int _copy(
         self,
         const int32_t[::1] ids,
@@ -27,5 +27,6 @@ cdef class StepMemory:
         const int32_t[::1] kv_len,
         const int32_t[:, ::1] page_table,
         const int32_t[::1] logit_rows,
+        const int32_t[::1] state_index,
     ) except -1
-    cdef bint _is_sound(self, int64_t num_ids, int64_t num_pages) noexcept
+    cdef bint _is_sound(self, int64_t num_ids, int64_t num_pages, int64_t num_states) noexcept

@@ -42,24 +42,29 @@ cdef class StepMemory:
         self._limits = limits
         self._indices.resize(
             3 * limits.max_tokens
-            + 2 * limits.max_sequences
+            + 3 * limits.max_sequences
             + 1
             + limits.max_sequences * limits.max_pages_per_sequence
             + limits.max_logits
         )
         memset(&self.step, 0, sizeof(Step))
 
-    cdef int fill(self, tuple arrays, int64_t num_ids, int64_t num_pages) except -1:
+    cdef int fill(self, tuple arrays, int64_t num_ids, int64_t num_pages, int64_t num_states) except -1:
         """Take the arrays of ReferenceGraph.run over; ValueError as check_step, and then the step is empty."""
         cdef bint sound = False
-        ids, positions, kv_index, q_start, kv_len, page_table, logit_rows = arrays
+        ids, positions, kv_index, q_start, kv_len, page_table, logit_rows, state_index = arrays
+        if num_states == 0:
+            state_index = None
         try:
-            sound = self._copy(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows) == 1 and self._is_sound(num_ids, num_pages)
+            sound = (
+                self._copy(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows, state_index) == 1
+                and self._is_sound(num_ids, num_pages, num_states)
+            )
         finally:
             if not sound:
                 memset(&self.step, 0, sizeof(Step))
         if not sound:
-            check_step(StepArrays(*arrays), self._limits, num_ids, num_pages)
+            check_step(StepArrays(*arrays), self._limits, num_ids, num_pages, num_states)
             raise ValueError("the step's arrays changed while they were read")
         return 0
 
@@ -72,6 +77,7 @@ cdef class StepMemory:
         const int32_t[::1] kv_len,
         const int32_t[:, ::1] page_table,
         const int32_t[::1] logit_rows,
+        const int32_t[::1] state_index,
     ) except -1:
         """Copy the arrays and fill the Step: 1, or 0 if a length does not fit."""
         cdef int64_t tokens = ids.shape[0], sequences = kv_len.shape[0], columns = page_table.shape[1]
@@ -84,6 +90,7 @@ cdef class StepMemory:
             and kv_index.shape[0] == tokens
             and q_start.shape[0] == sequences + 1
             and page_table.shape[0] == sequences
+            and (state_index is None or state_index.shape[0] == sequences)
         ):
             return 0
         cdef Step* step = &self.step
@@ -102,12 +109,15 @@ cdef class StepMemory:
         step.logit_rows = at
         if step.num_logits:
             _place(&at, &logit_rows[0], step.num_logits)
+        step.state_index = NULL
+        if state_index is not None:
+            step.state_index = _place(&at, &state_index[0], sequences)
         return 1
 
-    cdef bint _is_sound(self, int64_t num_ids, int64_t num_pages) noexcept:
+    cdef bint _is_sound(self, int64_t num_ids, int64_t num_pages, int64_t num_states) noexcept:
         """Return whether every index of the copied step lies in range."""
         cdef Step* step = &self.step
-        cdef int64_t i, b, used, places = num_pages * step.page_size
+        cdef int64_t i, b, c, used, places = num_pages * step.page_size
         cdef int64_t longest = <int64_t>step.max_pages * step.page_size
         if step.q_start[0] != 0 or step.q_start[step.num_sequences] != step.num_tokens:
             return False
@@ -128,5 +138,15 @@ cdef class StepMemory:
                     return False
             for i in range(step.q_start[b], step.q_start[b + 1]):
                 if not 0 <= step.positions[i] < step.kv_len[b]:
+                    return False
+        if num_states == 0:
+            return True
+        if step.state_index == NULL:
+            return False
+        for b in range(step.num_sequences):
+            if not 0 <= step.state_index[b] < num_states:
+                return False
+            for c in range(b):
+                if step.state_index[b] == step.state_index[c]:
                     return False
         return True

@@ -31,9 +31,11 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
     for op in (
         "add",
         "attention",
+        "causal_conv",
         "dequantize",
         "embedding",
         "expert_ffn",
+        "gated_delta",
         "geglu",
         "gelu",
         "graph",
@@ -47,16 +49,24 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
         "route_topk",
         "sample",
         "select_logit_rows",
+        "sigmoid_gate",
         "swiglu",
     )
 }
 
-MODULES: dict[str, str] = {"cython": "ftd.kernels._{op}_cy", "reference": "ftd.kernels.{op}_ref"}
+OPS["graph", "cuda"] = ("triton",)
+
+MODULES: dict[str, str] = {
+    "cython": "ftd.kernels._{op}_cy",
+    "reference": "ftd.kernels.{op}_ref",
+    "triton": "ftd.kernels.{op}_triton",
+}
 
 # The name inside the module, where it is not the op's own.
 _NAMES: dict[tuple[str, str], str] = {
     ("graph", "cython"): "CpuGraph",
     ("graph", "reference"): "ReferenceGraph",
+    ("graph", "triton"): "CudaGraph",
 }
 
 

@@ -21,6 +21,7 @@ class Step:
     kv_len: Ints
     page_table: Ints
     logit_rows: Ints
+    state_index: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,12 @@ class Limits:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
-def check_step(step: Step, limits: Limits, num_ids: int, num_pages: int) -> None:
+def check_step(step: Step, limits: Limits, num_ids: int, num_pages: int, num_states: int = 0) -> None:
     """Raise ValueError unless a step fits the limits and every index in it lies in range.
 
-    num_ids    rows of the embedding
-    num_pages  pages of the smallest KV array
+    num_ids     rows of the embedding
+    num_pages   pages of the smallest KV array
+    num_states  slots of the smallest array of recurrent states, 0 if no op reads one
     """
     tokens, sequences, logits = len(step.ids), len(step.kv_len), len(step.logit_rows)
     expect("ids", step.ids, "int32", ("T",))
@@ -66,12 +68,23 @@ def check_step(step: Step, limits: Limits, num_ids: int, num_pages: int) -> None
     _expect_values("kv_len", step.kv_len, columns * limits.page_size + 1)
     used = np.arange(columns) < -(-step.kv_len[:, None] // limits.page_size)
     _expect_values("page_table", step.page_table[used], num_pages)
+    if num_states:
+        _check_state_index(step.state_index, sequences, num_states)
     length = np.repeat(step.kv_len, np.diff(step.q_start))
     if (step.positions < 0).any() or (step.positions >= length).any():
         wrong = int(np.flatnonzero((step.positions < 0) | (step.positions >= length))[0])
         raise ValueError(
             f"position of token {wrong} must be below {length[wrong]}, got {step.positions[wrong]}"
         )
+
+
+def _check_state_index(state_index: Ints | None, sequences: int, num_states: int) -> None:
+    if state_index is None:
+        raise ValueError("state_index must name a slot for each sequence, got None")
+    expect("state_index", state_index, "int32", (sequences,))
+    _expect_values("state_index", state_index, num_states)
+    if len(np.unique(state_index)) != sequences:
+        raise ValueError(f"state_index must name each slot once, got {state_index.tolist()}")
 
 
 def _expect_values(name: str, values: Ints, count: int) -> None:

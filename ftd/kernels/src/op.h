@@ -21,6 +21,9 @@ struct Step {
     const int32_t* kv_len;      // [B] context length of each sequence after this step
     const int32_t* page_table;  // [B, max_pages]
     const int32_t* logit_rows;  // [num_logits] token index
+    // [B] slot of each sequence's recurrent state; null if no op reads it. A sequence whose first position in the step
+    // is 0 starts from zeros, whatever the slot holds.
+    const int32_t* state_index;
 };
 
 // args points to the op's own struct. thread runs over 0 .. num_threads - 1; which thread of the pool executes which
