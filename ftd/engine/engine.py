@@ -76,7 +76,8 @@ class Engine:
         file_config = source.config
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
-        self.device = devices.choose(load.device)
+        cpu_only = self.config.architecture in families.CPU_ONLY
+        self.device = devices.cpu() if cpu_only else devices.choose(load.device)
         self.plan = _plan(load, file_config, self.config, self.device)
         loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
@@ -98,6 +99,8 @@ class Engine:
         )
         if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
+        if self.device.name == "cuda":
+            loaded.weights.release()
         self._pages = PagePool(self.plan.num_pages)
         self._prefix_cache = PrefixCache(self._pages, self.plan.page_size)
         self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache)
@@ -136,6 +139,8 @@ class Engine:
 
     def generate(self, message: Generate) -> None:
         """Queue a request. Raises InvalidRequest or PromptTooLong, and then nothing is queued."""
+        if self.config.is_encoder:
+            raise InvalidRequest(f"a {self.config.architecture} model embeds text and generates none")
         self._check_new(message.request_id)
         self._check_ids(message.ids)
         sequence = Sequence.from_prompt(
@@ -366,6 +371,7 @@ def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig, 
         max_sequences=load.max_sequences,
         kv_bytes=load.kv_bytes,
         prefill_chunk_tokens=load.prefill_chunk_tokens or device.chunk_tokens or plan.DEFAULT_CHUNK_TOKENS,
+        whole_prompts=config.is_encoder,
     )
 
 

@@ -104,6 +104,7 @@ class SyntheticWeights(Weights):
         self._pools: dict[tuple[str, int], NDArray[Any]] = {}
         self._banks: dict[tuple[int, ...], ExpertBank] = {}
         self.sizes: dict[str, int] = {}
+        self.shapes: dict[str, tuple[int, int]] = {}
 
     def matrix(self, name: str, rows: int, columns: int) -> QuantMatrix:
         """Return tensor ``name`` [rows, columns] of random values."""
@@ -113,7 +114,7 @@ class SyntheticWeights(Weights):
             matrix = QuantMatrix("f32", (rows, columns), (np.ones((rows, columns), np.float32),))
         else:
             matrix = self._random(format_name, (rows, columns))
-        self.sizes[name] = matrix.num_bytes
+        self.sizes[name], self.shapes[name] = matrix.num_bytes, matrix.shape
         return matrix
 
     def bank(self, layer: int, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:

@@ -18,6 +18,7 @@ class Weights:
         self.tensors = tensors
         self.banks = {bank.layer: bank for bank in banks}
         self.used: set[str] = set()
+        self._released_bytes = 0
 
     def matrix(self, name: str, rows: int, columns: int) -> QuantMatrix:
         """Return tensor ``name`` [rows, columns]; InvalidFtw if it is missing or shaped otherwise."""
@@ -64,8 +65,15 @@ class Weights:
         names = {*self.tensors, *(f"experts of layer {layer}" for layer in self.banks)}
         return sorted(names - self.used)
 
+    def release(self) -> None:
+        """Forget the tensors, which a device has copies of; ``num_bytes`` stays."""
+        self._released_bytes = self.num_bytes
+        self.tensors, self.banks = {}, {}
+
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors and expert records."""
+        if self._released_bytes:
+            return self._released_bytes
         experts = sum(bank.records.nbytes for bank in self.banks.values())
         return experts + sum(tensor.num_bytes for tensor in self.tensors.values())
