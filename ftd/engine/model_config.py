@@ -10,22 +10,34 @@ Dimension letters, used in every shape of the engine and the kernels:
     M, N, K are GEMM sizes inside a GEMM kernel only
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ftd.engine import recurrent_config
+from ftd.engine.hyperparameters import MAX_SIZE, Values
+from ftd.engine.recurrent_config import LINEAR, RecurrentConfig
 from ftd.errors import InvalidFtw, Unsupported
 
-# Wider than any model known; keeps every later product of two of them far inside 63 bits.
-MAX_SIZE = 1 << 24
 MAX_LAYERS = 4096
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 MAX_GROUPS = 256
 SWIGLU_ALPHA = 1.702
+ENCODERS = frozenset(("bert", "nomic_bert"))
 MOE_ARCHITECTURES = frozenset(
-    ("glm4_moe", "gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+    (
+        "glm4_moe",
+        "gpt_oss",
+        "granitemoe",
+        "mixtral",
+        "olmoe",
+        "qwen2_moe",
+        "qwen3_5_moe",
+        "qwen3_moe",
+        "qwen3_next",
+    )
 )
+RECURRENT = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +79,8 @@ class ModelConfig:
 
     ``windows`` has one entry a layer: how many tokens attention sees, 0 for all. Layers with a window rotate
     by ``local_rope`` where the model has one. ``attention_scale`` multiplies q·k, ``residual_scale`` all
-    that is added to the residual stream.
+    that is added to the residual stream. ``rms_norm_eps`` is that of all norms, whatever their kind. An
+    encoder attends in both directions, so its sequences run whole, and has no logits.
     """
 
     architecture: str
@@ -92,10 +105,18 @@ class ModelConfig:
     qk_norm: bool
     windows: tuple[int, ...]
     experts: ExpertsConfig | None
+    is_encoder: bool = False
+    num_token_types: int = 0
+    recurrent: RecurrentConfig | None = None
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers with attention, which keep K and V."""
+        return self.num_layers - (sum(self.recurrent.layers) if self.recurrent else 0)
 
     def kv_bytes_per_token(self, item_bytes: int) -> int:
         """Return the bytes that K and V of one token take over all layers, ``item_bytes`` a value."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * item_bytes
+        return 2 * self.num_kv_layers * self.num_kv_heads * self.head_dim * item_bytes
 
 
 def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
@@ -104,7 +125,7 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
     Raises InvalidFtw when a value is missing, of the wrong type or contradicts another; Unsupported when it
     asks for what the engine cannot compute.
     """
-    values = _Values(hyperparameters)
+    values = Values(hyperparameters)
     hidden_size = values.size("hidden_size")
     num_heads = values.size("num_attention_heads")
     num_kv_heads = values.size("num_key_value_heads", num_heads)
@@ -119,8 +140,9 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         raise InvalidFtw(f"head_dim must be even: {head_dim}")
     num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
     activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
-    if activation not in ACTIVATIONS:
-        raise Unsupported(f"hidden_act must be one of {' '.join(ACTIVATIONS)}: {activation}")
+    known = ("gelu", "silu") if architecture in ENCODERS else ACTIVATIONS
+    if activation not in known:
+        raise Unsupported(f"hidden_act must be one of {' '.join(known)}: {activation}")
     for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"):
         if hyperparameters.get(name) not in (None, False):
             raise Unsupported(f"{name} is not supported: {hyperparameters[name]!r:.50}")
@@ -139,7 +161,9 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=values.size("vocab_size"),
-        rms_norm_eps=values.number("rms_norm_eps", 1e-6, low=0.0, high=1.0),
+        rms_norm_eps=values.number(
+            "layer_norm_eps" if architecture in ENCODERS else "rms_norm_eps", 1e-6, low=0.0, high=1.0
+        ),
         activation=activation,
         attention_scale=values.number("attention_multiplier", scale, low=0.0, high=1e3),
         embedding_scale=values.number("embedding_multiplier", 1.0, low=0.0, high=1e6),
@@ -153,10 +177,13 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         qk_norm=values.flag("use_qk_norm"),
         windows=_windows(values, architecture, num_layers),
         experts=experts,
+        is_encoder=architecture in ENCODERS,
+        num_token_types=values.size("type_vocab_size", 0, low=0),
+        recurrent=recurrent_config.make(values, num_layers) if architecture in RECURRENT else None,
     )
 
 
-def _experts(values: "_Values", architecture: str, num_layers: int) -> ExpertsConfig:
+def _experts(values: Values, architecture: str, num_layers: int) -> ExpertsConfig:
     """Read the experts; families spell some names in two ways."""
     num_experts = values.first_size(("num_experts", "num_local_experts", "n_routed_experts"), limit=1 << 16)
     num_chosen = values.size("num_experts_per_tok", limit=1 << 16)
@@ -190,7 +217,7 @@ def _experts(values: "_Values", architecture: str, num_layers: int) -> ExpertsCo
     )
 
 
-def _expert_layers(values: "_Values", num_layers: int) -> tuple[bool, ...]:
+def _expert_layers(values: Values, num_layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has experts."""
     first = values.size("first_k_dense_replace", 0, low=0)
     every = values.size("decoder_sparse_step", 1)
@@ -202,13 +229,13 @@ def _expert_layers(values: "_Values", num_layers: int) -> tuple[bool, ...]:
     )
 
 
-def _ropes(values: "_Values", head_dim: int) -> tuple[RopeConfig, RopeConfig | None]:
+def _ropes(values: Values, head_dim: int) -> tuple[RopeConfig, RopeConfig | None]:
     """Read the rotation of all layers, and that of layers with a window if it differs.
 
     Older configs have ``rope_theta``, ``rope_scaling`` and ``rope_local_base_freq``; newer ones hold the same
     in ``rope_parameters``, with one object for each kind of layer where they differ.
     """
-    newer = _Values(values.mapping("rope_parameters"))
+    newer = Values(values.mapping("rope_parameters"))
     if not newer.is_absent("full_attention"):
         full, local = newer.mapping("full_attention"), newer.mapping("sliding_attention")
         return _rope(values, full, head_dim), _rope(values, local, head_dim)
@@ -219,12 +246,12 @@ def _ropes(values: "_Values", head_dim: int) -> tuple[RopeConfig, RopeConfig | N
     return rope, _rope(values, {"rope_theta": theta}, head_dim)
 
 
-def _rope(values: "_Values", parameters: Mapping[str, Any], head_dim: int) -> RopeConfig:
+def _rope(values: Values, parameters: Mapping[str, Any], head_dim: int) -> RopeConfig:
     """Read one rotation; what ``parameters`` lacks comes from ``values``."""
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if not isinstance(kind, str):
         raise InvalidFtw(f"rope_type must be a string: {kind!r}")
-    inner = _Values(parameters)
+    inner = Values(parameters)
     theta = inner.number(
         "rope_theta", values.number("rope_theta", 10000.0, low=1.0, high=1e12), low=1.0, high=1e12
     )
@@ -240,14 +267,15 @@ def _rope(values: "_Values", parameters: Mapping[str, Any], head_dim: int) -> Ro
     return RopeConfig(theta=theta, dim=dim, kind=kind, parameters=parameters)
 
 
-def _windows(values: "_Values", architecture: str, num_layers: int) -> tuple[int, ...]:
+def _windows(values: Values, architecture: str, num_layers: int) -> tuple[int, ...]:
     """Return the attention window of each layer, 0 where it is unbounded."""
     window = 0 if values.is_absent("sliding_window") else values.size("sliding_window")
     kinds = values.texts("layer_types")
     if kinds:
         if len(kinds) != num_layers:
             raise InvalidFtw(f"layer_types must have one entry a layer: {len(kinds)} of {num_layers}")
-        if unknown := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+        known = {"full_attention", "sliding_attention"}
+        if unknown := sorted(set(kinds) - known - ({LINEAR} if architecture in RECURRENT else set())):
             raise Unsupported(f"layer type of architecture {architecture}: {unknown[0]}")
         if "sliding_attention" in kinds and window == 0:
             raise InvalidFtw("layer_types has sliding_attention but sliding_window is not given")
@@ -258,61 +286,3 @@ def _windows(values: "_Values", architecture: str, num_layers: int) -> tuple[int
         first = values.size("max_window_layers", num_layers, low=0)
         return tuple(window if layer >= first else 0 for layer in range(num_layers))
     return (window,) * num_layers
-
-
-class _Values:
-    """Typed and bounded access to an untrusted mapping."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-
-    def is_absent(self, name: str) -> bool:
-        return self.values.get(name) is None
-
-    def size(self, name: str, default: int | None = None, *, low: int = 1, limit: int = MAX_SIZE) -> int:
-        value = self.values.get(name)
-        value = default if value is None else value
-        if value is None:
-            raise InvalidFtw(f"hyperparameter is missing: {name}")
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= limit:
-            raise InvalidFtw(f"{name} must be an integer between {low} and {limit}: {value!r}")
-        return value
-
-    def number(self, name: str, default: float, *, low: float, high: float) -> float:
-        value = self.values.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InvalidFtw(f"{name} must be a number: {value!r}")
-        if not low <= value <= high:
-            raise InvalidFtw(f"{name} must be between {low} and {high}: {value!r}")
-        return float(value)
-
-    def first_size(self, names: tuple[str, ...], *, limit: int = MAX_SIZE) -> int:
-        """Return the size under the first of ``names`` that is there."""
-        given = [name for name in names if not self.is_absent(name)]
-        return self.size(given[0] if given else names[0], limit=limit)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self.values.get(name)
-        value = default if value is None else value
-        if value is not None and not isinstance(value, bool):
-            raise InvalidFtw(f"{name} must be true or false: {value!r}")
-        return bool(value)
-
-    def text(self, name: str, default: str) -> str:
-        value = self.values.get(name, default)
-        if not isinstance(value, str):
-            raise InvalidFtw(f"{name} must be a string: {value!r}")
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        value = self.values.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            raise InvalidFtw(f"{name} must be a list of strings")
-        return value
-
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.values.get(name) or {}
-        if not isinstance(value, Mapping):
-            raise InvalidFtw(f"{name} must be an object: {value!r}")
-        return value
