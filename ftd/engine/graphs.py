@@ -95,8 +95,21 @@ class Graph(Protocol):
         scale: float,
         window: int = 0,
         sinks: Floats | None = None,
+        causal: bool = True,
     ) -> None:
-        """Causal attention of each token over its sequence's pages."""
+        """Attention of each token over its sequence's pages, to its own position or to all of them."""
+        ...
+
+    def position_embedding(self, x: Any, table: Floats) -> None:
+        """x += table[positions]; ``table`` [S, D] has a row for each position that can be."""
+        ...
+
+    def layer_norm(self, out: Any, x: Any, weight: Floats, bias: Floats, eps: float) -> None:
+        """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row."""
+        ...
+
+    def gelu(self, out: Any, x: Any) -> None:
+        """out = gelu(x), with the error function."""
         ...
 
     def causal_conv(self, out: Any, x: Any, weight: Floats, state: NDArray[Any]) -> None:

@@ -73,6 +73,7 @@ class Model:
     @property
     def logits(self) -> Floats:
         """Logits [num_logits, V] of the last step, a row for each of its logit rows."""
+        assert self._outputs.logits is not None, "an encoder has no logits"
         return self.graph.view(self._outputs.logits)
 
     @property

@@ -39,7 +39,7 @@ class Plan:
 
     max_step_tokens = prefill_chunk_tokens + max_sequences: tokens of the largest step.
     max_pages_per_sequence: pages of one full window; ``num_pages`` is never smaller, so a single sequence
-    can always reach the end of its window.
+    can always reach the end of its window. whole_prompts: a prompt runs in one step or waits.
     """
 
     page_size: int
@@ -50,6 +50,7 @@ class Plan:
     weight_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    whole_prompts: bool = False
 
     @property
     def max_step_tokens(self) -> int:
@@ -87,13 +88,14 @@ def make(
     prefill_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     budget_bytes: int = 0,
     page_size: int = DEFAULT_PAGE_SIZE,
+    whole_prompts: bool = False,
 ) -> Plan:
     """Decide the sizes of the engine.
 
     free_bytes: memory free now. budget_bytes: most that may be used (0: all that is free). kv_bytes: most
     for KV (0: enough for max_sequences windows, bounded by memory). context_tokens: the window (0: 4096 or
     what fits); a window longer than the model's is cut to it. max_sequences: 0 means 8, fewer where fewer
-    windows fit.
+    windows fit. whole_prompts: a chunk is a window at least, because prompts are not cut into chunks.
 
     Raises OutOfMemory if one window does not fit, with what is needed, what is available and what would fit.
     Raises InvalidOption for sizes that make no sense.
@@ -101,6 +103,8 @@ def make(
     _check(context_tokens, max_sequences, kv_bytes, prefill_chunk_tokens, page_size)
     available = min(free_bytes, budget_bytes) if budget_bytes > 0 else free_bytes
     window = min(context_tokens or DEFAULT_CONTEXT_TOKENS, needs.max_context_tokens)
+    if whole_prompts:
+        prefill_chunk_tokens = max(prefill_chunk_tokens, window)
     sequences = max_sequences or DEFAULT_MAX_SEQUENCES
     page_bytes = page_size * needs.kv_bytes_per_token
 
@@ -133,6 +137,7 @@ def make(
         prefill_chunk_tokens=min(prefill_chunk_tokens, window),
         weight_bytes=needs.weight_bytes,
         kv_bytes=num_pages * page_bytes,
+        whole_prompts=whole_prompts,
         workspace_bytes=needs.workspace_bytes
         + needs.workspace_bytes_per_token * (min(prefill_chunk_tokens, window) + sequences),
     )

@@ -97,7 +97,7 @@ class Scheduler:
         num_preempted = self._schedule_decode(chosen)
         num_preempted += self._schedule_prefill(chosen)
         budget = self.plan.prefill_chunk_tokens - sum(n for s, n in chosen.items() if s.is_prefill)
-        while budget > 0 and not num_preempted and self._admit_next():
+        while budget > 0 and not num_preempted and self._next_fits(budget) and self._admit_next():
             count = min(budget, self.running[-1].extend_len)
             self._reserve(self.running[-1], count)
             chosen[self.running[-1]] = count
@@ -202,6 +202,10 @@ class Scheduler:
             self._preempt(self.running[-1])
             num_preempted += 1
         return num_preempted
+
+    def _next_fits(self, budget: int) -> bool:
+        """Say whether the first waiting sequence may run in a step that has ``budget`` tokens left."""
+        return not (self.plan.whole_prompts and self.waiting) or self.waiting[0].num_tokens <= budget
 
     def _admit_next(self) -> bool:
         """Admit the first waiting sequence if its prompt fits beside what the others still need."""

@@ -20,7 +20,10 @@ from ftd.kernels.quant import ExpertBank
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a step leaves its results: ``hidden`` [T, D] after the last norm, ``logits`` [num_logits, V]."""
+    """Where a step leaves its results: ``hidden`` [T, D] after the last norm, ``logits`` [num_logits, V].
+
+    An encoder has no logits: None.
+    """
 
     hidden: Any
     logits: Any
@@ -172,15 +175,19 @@ class Blocks:
     def _gated(self, name: str, inner: int, norm: str | None) -> None:
         """x += norm(down(act(gate(normed)) * up(normed)))."""
         config, graph = self.config, self.graph
-        if inner not in self._mlp_buffers:
-            self._mlp_buffers[inner] = graph.buffer(inner), graph.buffer(inner)
-        gate, up = self._mlp_buffers[inner]
+        gate, up = self.mlp_buffers(inner)
         gate_weight = self.weights.matrix(f"{name}.gate_proj.weight", inner, config.hidden_size)
         up_weight = self.weights.matrix(f"{name}.up_proj.weight", inner, config.hidden_size)
         graph.linears([(gate, gate_weight, None), (up, up_weight, None)], self.normed)
         gated = graph.swiglu if config.activation == "silu" else graph.geglu
         gated(gate, gate, up)
         self._add_product(f"{name}.down_proj", gate, False, norm)
+
+    def mlp_buffers(self, inner: int) -> tuple[Any, Any]:
+        """Return the two buffers that all mlps of one inner size share."""
+        if inner not in self._mlp_buffers:
+            self._mlp_buffers[inner] = self.graph.buffer(inner), self.graph.buffer(inner)
+        return self._mlp_buffers[inner]
 
     def head(self) -> Outputs:
         """Return the hidden states after the last norm and the logits of the rows that the step asks for."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ftd.engine.models import (
+    bert,
     gemma3,
     glm4_moe,
     gpt_oss,
@@ -18,6 +19,7 @@ from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.errors import Unsupported
 
 FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
+    "bert": bert.record,
     "gemma3_text": gemma3.record,
     "glm4_moe": glm4_moe.record,
     "gpt_oss": gpt_oss.record,
@@ -25,12 +27,16 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "llama": llama.record,
     "mistral": llama.record,
     "mixtral": mixtral.record,
+    "nomic_bert": bert.record,
     "olmoe": olmoe.record,
     "qwen2": qwen2.record,
     "qwen2_moe": qwen2_moe.record,
     "qwen3": qwen3.record,
     "qwen3_moe": qwen3_moe.record,
 }
+
+# Their ops exist on the processor alone
+CPU_ONLY = frozenset(("bert", "nomic_bert"))
 
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:
