@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton_interpreter  # noqa: F401
 from numpy.typing import NDArray
 
 from ftd.kernels import cpu

@@ -1,0 +1,346 @@
+"""Attention of one token a sequence on a GPU, its keys shared out to several programs.
+
+    program (split, heads, sequence)     all query heads of a key-value head, so its pages are read once
+      share of the keys ─▶ maximum, sum, mixed values ─▶ workspace
+      the last of a sequence's splits to finish merges what all of them have found
+
+How many splits are launched depends on shapes alone; what each takes, on the sequence's length on the device.
+"""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check
+from ftd.kernels.shapes import expect
+
+# Tensor cores take tiles of at least 16 rows: so many heads cost no more than one.
+ROWS = 16
+# Fewer keys than this are not worth another program.
+SPLIT_KEYS = 128
+# Programs that fill the 132 multiprocessors of an H200 twice over.
+WANTED_PROGRAMS = 264
+# Also a large batch is split, for the sake of a long sequence among short ones.
+MIN_SPLITS = 8
+MAX_SPLITS = 64
+# Values that a merge holds at once: 64 for each of 128 threads.
+MERGE_TILE = 8192
+
+# By the channels of a head, padded to a power of two, and whether the pages are f32.
+TILES = {
+    (64, False): Tiles(ROWS, 128, 4, 3),
+    (128, False): Tiles(ROWS, 64, 4, 3),
+    (256, False): Tiles(ROWS, 32, 4, 3),
+    (64, True): Tiles(ROWS, 32, 4, 2),
+    (128, True): Tiles(ROWS, 32, 4, 2),
+    (256, True): Tiles(ROWS, 32, 4, 2),
+}
+
+
+@triton.jit
+def _merge(
+    # pointers
+    values_ptr,
+    tops_ptr,
+    sums_ptr,
+    sinks_ptr,
+    out_ptr,
+    # sizes
+    active,
+    num_heads,
+    # meta
+    HEADS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+    MERGE: tl.constexpr,
+):
+    """Write softmax over what the active splits have found."""
+    head = tl.arange(0, HEADS_PADDED)
+    column = tl.arange(0, BLOCK_C)
+    split = tl.arange(0, SPLITS)
+    known = (split < active)[:, None] & (head < num_heads)[None, :]
+    cell = (split * HEADS)[:, None] + head[None, :]
+    tops = tl.load(tops_ptr + cell, mask=known, other=LOWEST)
+    sums = tl.load(sums_ptr + cell, mask=known, other=0.0)
+    top = tl.max(tops, axis=0)
+    if HAS_SINKS:
+        sink = tl.load(sinks_ptr + head, mask=head < num_heads, other=0.0) * LOG2_E
+        top = tl.maximum(top, sink)
+    total = tl.sum(sums * tl.exp2(tops - top[None, :]), axis=0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - top)
+
+    mixed = tl.zeros([HEADS_PADDED, BLOCK_C], tl.float32)
+    for first in range(0, active, MERGE):
+        some = first + tl.arange(0, MERGE)
+        known = (some < active)[:, None] & (head < num_heads)[None, :]
+        cell = (some * HEADS)[:, None] + head[None, :]
+        fade = tl.exp2(tl.load(tops_ptr + cell, mask=known, other=LOWEST) - top[None, :])
+        at = values_ptr + (cell * C)[:, :, None] + column[None, None, :]
+        part = tl.load(at, mask=known[:, :, None] & (column < C)[None, None, :], other=0.0)
+        mixed += tl.sum(part * fade[:, :, None], axis=0)
+    y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
+    inside = (head < num_heads)[:, None] & (column < C)[None, :]
+    tl.store(out_ptr + (head * C)[:, None] + column[None, :], y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _decode_kernel(
+    # pointers
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    table_ptr,
+    kv_len_ptr,
+    sinks_ptr,
+    out_ptr,
+    parts_ptr,
+    counts_ptr,
+    # sizes
+    scale,
+    # strides
+    q_stride,
+    out_stride,
+    table_stride,
+    page_stride,
+    head_stride,
+    # meta
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SPLIT_KEYS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+    MERGE: tl.constexpr,
+):
+    # program ids: the split, HEADS heads of a key-value head, the sequence
+    split = tl.program_id(0)
+    chunk = tl.program_id(1)
+    sequence = tl.program_id(2).to(tl.int64)
+    chunks: tl.constexpr = (GROUP + HEADS - 1) // HEADS
+    kv_head = chunk // chunks
+    first_head = kv_head * GROUP + chunk % chunks * HEADS
+    num_heads = tl.minimum(HEADS, (kv_head + 1) * GROUP - first_head)
+
+    # share of the keys
+    length = tl.load(kv_len_ptr + sequence)
+    first_block = 0
+    if WINDOW > 0:
+        first_block = tl.maximum(length - WINDOW, 0) // BLOCK_N
+    blocks = (length + BLOCK_N - 1) // BLOCK_N - first_block
+    share = tl.maximum((blocks + SPLITS - 1) // SPLITS, SPLIT_KEYS // BLOCK_N)
+    active = tl.maximum((blocks + share - 1) // share, 1)
+
+    if split < active:
+        row = tl.arange(0, BLOCK_M)
+        column = tl.arange(0, BLOCK_C)
+        inside = (row < num_heads)[:, None] & (column < C)[None, :]
+        q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None] + column[None, :]
+        q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32).to(k_ptr.dtype.element_ty)
+        position = tl.zeros([BLOCK_M], tl.int32) + (length - 1)
+        top = tl.full([BLOCK_M], LOWEST, tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        mixed = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
+
+        # loop over the share
+        first = first_block + split * share
+        last = tl.minimum(first + share, first_block + blocks)
+        for block in range(first, last):
+            top, total, mixed = attend(
+                q,
+                top,
+                total,
+                mixed,
+                k_ptr + kv_head * head_stride,
+                v_ptr + kv_head * head_stride,
+                table_ptr + sequence * table_stride,
+                block * BLOCK_N,
+                length,
+                position,
+                scale,
+                page_stride,
+                True,
+                WINDOW,
+                PAGE_SIZE,
+                C,
+                BLOCK_C,
+                BLOCK_N,
+            )
+
+        out_at = out_ptr + sequence * out_stride + first_head * C
+        if active == 1:
+            if HAS_SINKS:
+                at = sinks_ptr + first_head + row
+                top, total, mixed = add_sink(at, row < num_heads, top, total, mixed)
+            y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
+            tl.store(
+                out_at + (row * C)[:, None] + column[None, :], y.to(out_ptr.dtype.element_ty), mask=inside
+            )
+        else:
+            # parts: of each split and head, C mixed values; then of each split and head, maximum and sum
+            task = sequence * tl.num_programs(1) + chunk
+            tasks = tl.num_programs(1) * tl.num_programs(2)
+            values_ptr = parts_ptr + task * (SPLITS * HEADS * C)
+            tops_ptr = parts_ptr + tasks * (SPLITS * HEADS * C) + task * (SPLITS * HEADS * 2)
+            sums_ptr = tops_ptr + SPLITS * HEADS
+            cell = split * HEADS + row
+            tl.store(values_ptr + (cell * C)[:, None] + column[None, :], mixed, mask=inside)
+            tl.store(tops_ptr + cell, top, mask=row < num_heads)
+            tl.store(sums_ptr + cell, total, mask=row < num_heads)
+            tl.debug_barrier()  # the count says that all threads have stored
+            before = tl.atomic_add(counts_ptr + task, 1, sem="acq_rel")
+            if before == active - 1:
+                tl.store(counts_ptr + task, 0)
+                _merge(
+                    values_ptr,
+                    tops_ptr,
+                    sums_ptr,
+                    sinks_ptr + first_head,
+                    out_at,
+                    active,
+                    num_heads,
+                    HEADS,
+                    HAS_SINKS,
+                    SPLITS,
+                    C,
+                    BLOCK_C,
+                    HEADS_PADDED,
+                    MERGE,
+                )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeWorkspace:
+    """Memory that the splits of one launch share; launches of one stream may use the same.
+
+    parts   f32   what each split has found
+    counts  i32   splits of each sequence and group that have finished; 0 between launches
+    """
+
+    parts: torch.Tensor
+    counts: torch.Tensor
+
+
+def num_splits(sequences: int, tasks: int, max_keys: int) -> int:
+    """Return how many programs share the keys of a sequence: a power of two, by shapes known on the host.
+
+    tasks     programs of a sequence apart from splits
+    max_keys  keys that a sequence may have
+    """
+    wanted = max(MIN_SPLITS, WANTED_PROGRAMS // (sequences * tasks))
+    useful = triton.cdiv(max_keys, SPLIT_KEYS)
+    return int(triton.next_power_of_2(max(1, min(wanted, useful, MAX_SPLITS))))
+
+
+def _tasks(num_heads: int, num_kv_heads: int) -> tuple[int, int]:
+    """Return heads of a program, and programs that one split of one sequence takes."""
+    group = num_heads // num_kv_heads
+    heads = min(group, ROWS)
+    return heads, num_kv_heads * int(triton.cdiv(group, heads))
+
+
+def decode_workspace(
+    max_sequences: int, num_heads: int, num_kv_heads: int, channels: int, max_keys: int, device: str
+) -> DecodeWorkspace:
+    """Return a workspace that suffices for up to ``max_sequences`` sequences of up to ``max_keys`` keys."""
+    heads, tasks = _tasks(num_heads, num_kv_heads)
+    cells = max(
+        count * tasks * heads * num_splits(count, tasks, max_keys) for count in range(1, max_sequences + 1)
+    )
+    parts = torch.empty(cells * (channels + 2), dtype=torch.float32, device=device)
+    return DecodeWorkspace(parts, torch.zeros(max_sequences * tasks, dtype=torch.int32, device=device))
+
+
+def attention_decode(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    page_table: torch.Tensor,
+    kv_len: torch.Tensor,
+    num_heads: int,
+    scale: float,
+    window: int = 0,
+    sinks: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor | None = None,
+    workspace: DecodeWorkspace | None = None,
+) -> torch.Tensor:
+    """Attend from the last position of each sequence; see attention_ref.
+
+    q, out      [B, H*C] f32 or bf16           any stride between rows
+    k_pages     [P, G, C, page_size] f16 or f32
+    v_pages     [P, G, page_size, C] as k_pages
+    page_table  [B, max_pages] i32             any stride between rows; entries past kv_len are not read
+    kv_len      [B] i32                        at most max_pages * page_size; 0 (padding) gives zeros
+    scale                                      factor on q.k, above 0
+    window      keys seen at most, the query's own included; 0 sees all
+    sinks       [H] f32                        one more logit a head that has no value
+    workspace   of decode_workspace for at least B sequences and max_pages * page_size keys
+
+    Safe under graph capture if ``out`` and ``workspace`` are given; one launch is right for every length.
+    Raises ValueError if a shape or type differs or a number lies out of range.
+    """
+    out = torch.empty_like(q) if out is None else out
+    check(q, k_pages, v_pages, page_table, num_heads, scale, window, sinks, out)
+    sequences, max_pages = page_table.shape
+    _, groups, channels, page_size = k_pages.shape
+    expect("q", q, str(q.dtype).removeprefix("torch."), (sequences, "H*C"))
+    expect("kv_len", kv_len, "int32", (sequences,))
+    if not sequences:
+        return out
+    heads, tasks = _tasks(num_heads, groups)
+    max_keys = max_pages * page_size
+    splits = num_splits(sequences, tasks, max_keys)
+    if workspace is None:
+        workspace = decode_workspace(sequences, num_heads, groups, channels, max_keys, str(q.device))
+    wanted = sequences * tasks * heads * splits * (channels + 2)
+    if workspace.parts.shape[0] < wanted or workspace.counts.shape[0] < sequences * tasks:
+        raise ValueError(f"workspace must hold {wanted} values, got {workspace.parts.shape[0]}")
+    block = max(64, triton.next_power_of_2(channels))
+    tiles = TILES[block, k_pages.dtype == torch.float32]
+    heads_padded = triton.next_power_of_2(heads)
+    _decode_kernel[(splits, tasks, sequences)](
+        q,
+        k_pages,
+        v_pages,
+        page_table,
+        kv_len,
+        kv_len if sinks is None else sinks,
+        out,
+        workspace.parts,
+        workspace.counts,
+        scale * LOG2_E.value,
+        q.stride(0),
+        out.stride(0),
+        page_table.stride(0),
+        k_pages.stride(0),
+        k_pages.stride(1),
+        GROUP=num_heads // groups,
+        HEADS=heads,
+        WINDOW=window,
+        HAS_SINKS=sinks is not None,
+        SPLITS=splits,
+        SPLIT_KEYS=SPLIT_KEYS,
+        PAGE_SIZE=page_size,
+        C=channels,
+        BLOCK_C=block,
+        BLOCK_M=tiles.rows,
+        BLOCK_N=tiles.keys,
+        HEADS_PADDED=heads_padded,
+        MERGE=max(1, min(splits, MERGE_TILE // (heads_padded * block))),
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
+    return out

@@ -1,0 +1,256 @@
+"""attention on a GPU against the reference: decode and prefill, over shuffled pages.
+
+Pages that no sequence owns, and the places past a sequence's end, hold NaN.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ftd.kernels.attention_decode_triton import (
+    MAX_SPLITS,
+    attention_decode,
+    decode_workspace,
+    num_splits,
+)
+from ftd.kernels.attention_prefill_triton import attention_prefill, block_tokens, prefill_blocks
+from ftd.kernels.attention_ref import attention as reference
+from ftd.kernels.attention_triton import attention
+
+AssertClose = Callable[..., None]
+# f16 products: of q and of softmax, each off by up to 2^-11.
+HALF = 2e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch: heads H over groups G of C channels; (new tokens, context) of each sequence."""
+
+    heads: int
+    groups: int
+    channels: int
+    sequences: tuple[tuple[int, int], ...]
+    page_size: int = 32
+    window: int = 0
+    sinks: bool = False
+    dtype: str = "f2"
+
+
+DECODE = {
+    "one key": Case(9, 3, 64, ((1, 1),)),
+    "page and tile edges": Case(4, 2, 64, ((1, 31), (1, 32), (1, 33), (1, 127), (1, 128), (1, 129))),
+    "many splits": Case(8, 2, 64, ((1, 700), (1, 5), (1, 129))),
+    "padding": Case(4, 2, 64, ((1, 40), (0, 0), (1, 140))),
+    "80 channels": Case(4, 2, 80, ((1, 200),), page_size=16),
+    "96 channels": Case(4, 1, 96, ((1, 200),)),
+    "128 channels": Case(8, 2, 128, ((1, 300),)),
+    "256 channels": Case(4, 1, 256, ((1, 150),)),
+    "odd channels and pages": Case(6, 2, 37, ((1, 71),), page_size=5),
+    "no grouping": Case(2, 2, 64, ((1, 150),)),
+    "more heads than a program": Case(19, 1, 16, ((1, 300),), page_size=16),
+    "window": Case(4, 2, 64, ((1, 300), (1, 20)), window=50),
+    "window of one": Case(2, 1, 64, ((1, 130),), window=1),
+    "window over splits": Case(2, 1, 64, ((1, 700),), window=400, sinks=True),
+    "sinks": Case(4, 2, 64, ((1, 300), (1, 3)), sinks=True),
+    "f32 pages": Case(4, 2, 64, ((1, 300), (1, 3)), sinks=True, dtype="f4"),
+}
+PREFILL = {
+    "page edges": Case(4, 2, 64, ((31, 31), (32, 32), (1, 33), (3, 17)), page_size=16),
+    "over tiles": Case(6, 2, 64, ((150, 150),)),
+    "chunk after a prefix": Case(3, 1, 64, ((37, 300),)),
+    "beside decode and padding": Case(4, 2, 64, ((1, 200), (70, 70), (0, 40), (1, 5))),
+    "80 channels": Case(4, 2, 80, ((33, 90),), page_size=16),
+    "128 channels": Case(4, 1, 128, ((40, 150),)),
+    "256 channels": Case(2, 1, 256, ((33, 90),)),
+    "odd channels and pages": Case(6, 2, 37, ((9, 71),), page_size=5),
+    "no grouping": Case(2, 2, 64, ((140, 140),)),
+    "more heads than a program": Case(19, 1, 16, ((11, 40),), page_size=16),
+    "window": Case(4, 2, 64, ((90, 300), (5, 20)), window=50),
+    "window of one": Case(2, 1, 64, ((70, 70),), window=1),
+    "sinks and window": Case(8, 1, 64, ((30, 160),), window=33, sinks=True),
+    "f32 pages": Case(4, 2, 64, ((40, 100),), sinks=True, dtype="f4"),
+}
+
+
+def arrays(case: Case, rng: np.random.Generator) -> dict[str, Any]:
+    """Return the arguments of the reference for ``case``."""
+    size, longest = case.page_size, max(context for _, context in case.sequences)
+    columns = -(-longest // size) + 1
+    count = len(case.sequences) * columns + 2
+    table = rng.permutation(count)[: len(case.sequences) * columns].reshape(-1, columns).astype(np.int32)
+    keys = np.full((count, case.groups, case.channels, size), np.nan, case.dtype)
+    values = np.full((count, case.groups, size, case.channels), np.nan, case.dtype)
+    for row, (_, context) in zip(table, case.sequences, strict=True):
+        page, offset = row[np.arange(context) // size], np.arange(context) % size
+        keys[page, :, :, offset] = rng.standard_normal((context, case.groups, case.channels))
+        values[page, :, offset] = rng.standard_normal((context, case.groups, case.channels))
+    new = [tokens for tokens, _ in case.sequences]
+    return {
+        "q": rng.standard_normal((sum(new), case.heads, case.channels), np.float32),
+        "k_pages": keys,
+        "v_pages": values,
+        "page_table": table,
+        "q_start": np.cumsum([0, *new]).astype(np.int32),
+        "kv_len": np.array([context for _, context in case.sequences], np.int32),
+        "positions": np.concatenate([np.arange(c - t, c) for t, c in case.sequences]).astype(np.int32),
+        "scale": 1.3 / np.sqrt(case.channels),
+        "window": case.window,
+        "sinks": rng.standard_normal(case.heads, np.float32) if case.sinks else None,
+    }
+
+
+def on(device: str, a: dict[str, Any]) -> dict[str, Any]:
+    """Return ``a`` with its arrays on ``device``."""
+    return {
+        name: torch.tensor(value, device=device) if isinstance(value, np.ndarray) else value
+        for name, value in a.items()
+    }
+
+
+def close(actual: torch.Tensor, expected: Any, case: Case, assert_close: AssertClose) -> None:
+    """Fail unless two results agree as well as the type of the pages allows."""
+    got = actual.float().cpu().numpy().reshape(expected.shape)
+    if case.dtype == "f4":
+        assert_close(got, expected, "softmax")
+    else:
+        assert np.isfinite(got).all()
+        assert np.abs(got - expected).max() <= HALF * np.abs(expected).max()
+
+
+def decode(case: Case, a: dict[str, Any], **more: Any) -> torch.Tensor:
+    """Return attention_decode of ``a``, one row a sequence."""
+    parts = ("k_pages", "v_pages", "page_table", "kv_len")
+    rest = (case.heads, a["scale"], a["window"], a["sinks"])
+    return attention_decode(a["q"].flatten(1), *(a[part] for part in parts), *rest, **more)
+
+
+@pytest.mark.parametrize("case", DECODE.values(), ids=DECODE)
+def test_decode_equals_the_reference(
+    case: Case, rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    host = arrays(case, rng)
+    expected = reference(**host)
+    a = on(device, host)
+    rows = torch.zeros((len(case.sequences), case.heads * case.channels), device=device)
+    has_row = [tokens > 0 for tokens, _ in case.sequences]
+    rows[has_row] = a["q"].flatten(1)
+    actual = decode(case, a | {"q": rows.unflatten(1, (case.heads, case.channels))})
+    close(actual[has_row], expected, case, assert_close)
+    assert (actual[[not each for each in has_row]] == 0).all()
+
+
+def test_decode_of_bf16_columns_with_one_workspace_for_lengths_that_change(
+    rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    case = Case(4, 2, 64, ((1, 500), (1, 300)))
+    host = arrays(case, rng)
+    a = on(device, host)
+    wide = torch.zeros((2, 600), dtype=torch.bfloat16, device=device)
+    q, out = wide[:, 8:264], torch.zeros((2, 400), device=device)
+    q.copy_(a["q"].flatten(1))
+    host["q"] = q.float().cpu().numpy().reshape(host["q"].shape)
+    workspace = decode_workspace(4, 4, 2, 64, 1024, device)
+    for lengths in ([500, 300], [1, 300], [257, 2]):
+        host |= {"kv_len": np.array(lengths, np.int32), "positions": np.array(lengths, np.int32) - 1}
+        a["kv_len"] = torch.tensor(lengths, dtype=torch.int32, device=device)
+        decode(
+            case,
+            a | {"q": q.unflatten(1, (4, 64))},
+            out=out[:, 16:272],
+            workspace=workspace,
+        )
+        close(out[:, 16:272], reference(**host), case, assert_close)
+        assert (workspace.counts == 0).all()
+
+
+def test_num_splits_is_a_power_of_two_within_bounds() -> None:
+    for sequences in (1, 2, 3, 16):
+        for max_keys in (1, 128, 129, 5000, 131072):
+            splits = num_splits(sequences, 8, max_keys)
+            assert 1 <= splits <= MAX_SPLITS and splits & (splits - 1) == 0
+    assert num_splits(1, 8, 100) == 1
+
+
+@pytest.mark.parametrize("case", PREFILL.values(), ids=PREFILL)
+def test_prefill_equals_the_reference(
+    case: Case, rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    host = arrays(case, rng)
+    a = on(device, host)
+    actual = attention(
+        a["q"],
+        a["k_pages"],
+        a["v_pages"],
+        a["page_table"],
+        host["q_start"],
+        a["positions"],
+        a["scale"],
+        a["window"],
+        a["sinks"],
+    )
+    close(actual, reference(**host), case, assert_close)
+
+
+def test_prefill_leaves_other_sequences_rows(
+    rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    case = Case(4, 2, 64, ((1, 30), (20, 60)))
+    host = arrays(case, rng)
+    a = on(device, host)
+    blocks = prefill_blocks(host["q_start"], block_tokens(a["k_pages"], 4), first_sequence=1)
+    out = torch.full((21, 300), 5.0, dtype=torch.bfloat16, device=device)
+    attention_prefill(
+        a["q"].flatten(1),
+        *(a[part] for part in ("k_pages", "v_pages", "page_table", "q_start", "positions")),
+        torch.from_numpy(blocks).to(device),
+        4,
+        a["scale"],
+        out=out[:, 20:276],
+    )
+    expected = reference(**host)[1:]
+    got = out[1:, 20:276].float().cpu().numpy().reshape(expected.shape)
+    np.testing.assert_allclose(got, expected, rtol=2**-7, atol=HALF)
+    assert (out[0] == 5).all() and (out[:, :20] == 5).all() and (out[:, 276:] == 5).all()
+
+
+def test_prefill_blocks_cover_each_row_once_longest_first() -> None:
+    blocks = prefill_blocks(np.array([0, 1, 1, 40, 75], np.int32), 16, first_sequence=1)
+    assert blocks.tolist() == [[2, 33], [3, 72], [2, 17], [3, 56], [2, 1], [3, 40]]
+    assert prefill_blocks(np.array([0, 1], np.int32), 16, 1).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"q": torch.zeros(1, 3, 8)}, "q must be"),
+        ({"scale": 0.0}, "scale must be above 0"),
+        ({"window": -1}, "window must be at least 0"),
+        ({"sinks": torch.zeros(3)}, "sinks must be"),
+        ({"kv_len": torch.zeros(2, dtype=torch.int32)}, "kv_len must be"),
+        (
+            {"k_pages": torch.zeros(1, 3, 8, 4), "v_pages": torch.zeros(1, 3, 4, 8)},
+            "multiple of key-value heads",
+        ),
+        (
+            {"k_pages": torch.zeros(1, 1, 264, 4), "v_pages": torch.zeros(1, 1, 4, 264)},
+            "at most 256 channels",
+        ),
+    ],
+)
+def test_refuses(change: dict[str, Any], match: str) -> None:
+    a = {
+        "q": torch.zeros(1, 2, 8),
+        "k_pages": torch.zeros(1, 1, 8, 4),
+        "v_pages": torch.zeros(1, 1, 4, 8),
+        "page_table": torch.zeros((1, 1), dtype=torch.int32),
+        "kv_len": torch.zeros(1, dtype=torch.int32),
+        "scale": 1.0,
+        "window": 0,
+        "sinks": None,
+    }
+    with pytest.raises(ValueError, match=match):
+        decode(Case(2, 1, 8, ()), a | change)
