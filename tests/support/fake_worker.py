@@ -6,6 +6,7 @@ Keys of the script, all optional:
     reply        ids to answer every Generate with (default: the prompt's own ids)
     rules        [[pattern, ids], …]: the first regular expression found in the prompt answers instead of
                  ``reply``; ids below 256 are UTF-8 bytes, any other is U+0000
+    remembers    count the ids that a prompt has in common with the start of an earlier one as cached
     interval_s   pause before each token; with 0 all tokens go out at once
     endless      repeat ``reply`` until cancelled
     crash_after  end with status 7 and a line on stderr after this many tokens
@@ -57,11 +58,17 @@ def _by_rule(message, script):
     return next((ids for pattern, ids in rules if re.search(pattern, prompt)), None)
 
 
+def _common_len(first, second):
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((idx for idx, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
 class Answer:
     """One Generate being answered."""
 
-    def __init__(self, message, script):
+    def __init__(self, message, script, earlier=()):
         self.message = message
+        self.cached_tokens = max((_common_len(message.ids, ids) for ids in earlier), default=0)
         self.ids = list(_by_rule(message, script) or script.get("reply") or message.ids)
         self.endless = script.get("endless", False)
         self.sent = 0
@@ -89,7 +96,7 @@ class Answer:
             request_id=self.message.request_id,
             reason=reason,
             prompt_tokens=len(self.message.ids),
-            cached_tokens=0,
+            cached_tokens=self.cached_tokens,
             output_tokens=self.sent,
             queue_ns=1000,
             prefill_ns=2000,
@@ -103,6 +110,7 @@ class FakeWorker:
         self.engine = engine_socket
         self.pending = b""
         self.answers = {}
+        self.earlier = []
         self.tokens_sent = 0
         self.control = None
         if "control" in script:
@@ -170,7 +178,9 @@ class FakeWorker:
             case Load():
                 self.load(message)
             case Generate():
-                self.answers[message.request_id] = Answer(message, self.script)
+                self.answers[message.request_id] = Answer(message, self.script, self.earlier)
+                if self.script.get("remembers"):
+                    self.earlier.append(message.ids)
             case Embed():
                 self.embed(message)
             case GetStats():

@@ -1,9 +1,11 @@
 """A real daemon on a real socket with scripted engines behind it."""
 
 import asyncio
+import json
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import aiohttp
 import pytest
@@ -16,6 +18,17 @@ from ftd.daemon.app import make_app
 from ftd.daemon.services import SERVICES
 from ftd.registry import server as registry_server
 from ftd.registry.store import Store
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request that was answered: its JSON body (None for other bodies) and the status."""
+
+    method: str
+    path: str
+    headers: dict
+    body: object
+    status: int
 
 
 class Daemon:
@@ -44,12 +57,14 @@ class Daemon:
 
 
 @asynccontextmanager
-async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", **server):
-    """A daemon over a fresh store with these tiny models."""
+async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", record=None, **server):
+    """A daemon over a fresh store with these tiny models; ``record`` is told every Exchange."""
     # Read when the application is made: fixtures of a wider scope run before the environment is scrubbed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FTD_HOME", str(tmp_path / "home"))
         store, app = _application(tmp_path, command, models, host, server)
+    if record is not None:
+        app.middlewares.insert(0, web.middleware(partial(_recorded, record)))
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -112,6 +127,19 @@ async def registry(tmp_path, models=("tiny",)):
         yield f"127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
     finally:
         await runner.cleanup()
+
+
+async def _recorded(record, request, handler):
+    is_json = request.body_exists and not request.path.startswith("/api/blobs/")
+    data = await request.read() if is_json else b""
+    status = 0
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        body = json.loads(data) if data else None
+        record(Exchange(request.method, request.path_qs, dict(request.headers), body, status))
 
 
 def _application(tmp_path, command, models, host, server):
