@@ -1,0 +1,401 @@
+"""matmul on a GPU: rows of floats times a weight of any FTW format, dequantised in registers.
+
+Both kernels multiply with the weight as the left operand, out^T = W x^T, so that the tensor cores' tall side is
+the weight's rows and few tokens waste little. Decode (up to 16 tokens) reads each byte of the weight once and is
+bound by memory; where the weight has too few rows to occupy the card, K is split, and the last program to finish a
+tile adds the parts in their order: results do not depend on which one that is. Prefill is a blocked product.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.shapes import expect
+from ftd.kernels.weight_tile_triton import (
+    FP8_BLOCK,
+    PLAIN_FORMATS,
+    fp8_scale,
+    half_columns,
+    half_tiles,
+    kernel_planes,
+    plain_tile,
+)
+
+# Rows that the decode kernel takes; tl.dot needs 16 columns, so fewer cost the same.
+DECODE_TOKENS = 16
+# Room for the parts of a split product, f32: 16 tokens x 8 parts x 32,768 rows; wider weights need no split.
+_PARTIAL_ITEMS = 16 * 8 * 32768
+_COUNTERS = 8192
+
+Activation = Literal["", "silu", "gelu"]
+
+
+class Launch(NamedTuple):
+    """How a kernel is launched: tile of BN rows by BK columns, BT tokens, parts of K, warps, pipeline stages."""
+
+    bn: int
+    bk: int
+    bt: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@triton.jit
+def load_x(x, x_stride, tokens, columns, T, K, EVEN: tl.constexpr, WHOLE: tl.constexpr):
+    """Return x^T [columns, tokens] as f32 or bf16; zeros outside. WHOLE: tokens are clamped, all exist."""
+    pointers = x + tokens.to(tl.int64)[None, :] * x_stride + columns[:, None]
+    if WHOLE:
+        if EVEN:
+            return tl.load(pointers)
+        return tl.load(pointers, mask=columns[:, None] < K, other=0.0)
+    inside = (tokens < T)[None, :]
+    if not EVEN:
+        inside = inside & (columns < K)[:, None]
+    return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def times_norm(values, norm_weight, columns, K, EVEN: tl.constexpr):
+    """Return values [columns, tokens] f32 times the norm's weights of the columns."""
+    if EVEN:
+        return values * tl.load(norm_weight + columns)[:, None]
+    return values * tl.load(norm_weight + columns, mask=columns < K, other=0.0)[:, None]
+
+
+@triton.jit
+def products(
+    x, planes, norm_weight,
+    tokens, rows, begin, end, T, K,
+    x_stride, strides,
+    FORMAT: tl.constexpr, PLAIN: tl.constexpr, NORM: tl.constexpr, DTYPE: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Return W x^T [BN, BT] over columns begin to end, and the sums of squares [BT] of x (zeros without NORM)."""
+    PRECISION: tl.constexpr = "ieee" if DTYPE == tl.float32 else "tf32"
+    sums = tl.zeros((BN, BT), tl.float32)
+    squares = tl.zeros((BT,), tl.float32)
+    for first in range(begin, end, BK):
+        if PLAIN:
+            columns = first + tl.arange(0, BK)
+            values = load_x(x, x_stride, tokens, columns, T, K, EVEN, WHOLE)
+            if NORM:
+                values = values.to(tl.float32)
+                squares += tl.sum(values * values, axis=0)
+                values = times_norm(values, norm_weight, columns, K, EVEN)
+            tile = plain_tile(planes, strides, rows, columns, first, K, FORMAT, BN, BK, EVEN, DTYPE)
+            if FORMAT == "fp8_b128":
+                part = tl.dot(tile, values.to(DTYPE), input_precision=PRECISION)
+                sums += part * fp8_scale(planes, strides, rows, first)[:, None]
+            else:
+                sums = tl.dot(tile, values.to(DTYPE), sums, input_precision=PRECISION)
+        else:
+            low_columns, high_columns = half_columns(first, K, BK, TAIL)
+            low_x = load_x(x, x_stride, tokens, low_columns, T, K, EVEN, WHOLE)
+            high_x = load_x(x, x_stride, tokens, high_columns, T, K, EVEN, WHOLE)
+            if NORM:
+                low_x, high_x = low_x.to(tl.float32), high_x.to(tl.float32)
+                squares += tl.sum(low_x * low_x + high_x * high_x, axis=0)
+                low_x = times_norm(low_x, norm_weight, low_columns, K, EVEN)
+                high_x = times_norm(high_x, norm_weight, high_columns, K, EVEN)
+            low, high = half_tiles(planes, strides, rows, first, K, FORMAT, BN, BK, EVEN, TAIL, DTYPE)
+            sums = tl.dot(low, low_x.to(DTYPE), sums, input_precision=PRECISION)
+            sums = tl.dot(high, high_x.to(DTYPE), sums, input_precision=PRECISION)
+    return sums, squares
+
+
+@triton.jit
+def activate(gate, ACTIVATION: tl.constexpr):
+    """Return silu(gate) or the tanh form of gelu(gate)."""
+    if ACTIVATION == "silu":
+        return gate * tl.sigmoid(gate)
+    tl.static_assert(ACTIVATION == "gelu")
+    # tanh(u) = 2 sigmoid(2u) - 1, so 0.5 (1 + tanh(u)) is sigmoid(2u).
+    return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+
+
+@triton.jit
+def tile_rows(tile, N, BN: tl.constexpr, GATED: tl.constexpr):
+    """Return the rows of the weight in a tile, and the columns of out they give, both clamped.
+
+    GATED: rows of the gate and of up alternate; N columns of out come from 2N rows.
+    """
+    i = tl.arange(0, BN)
+    if GATED:
+        column = tl.minimum(tile * (BN // 2) + i // 2, N - 1)
+        return column + i % 2 * N
+    return tl.minimum(tile * BN + i, N - 1)
+
+
+@triton.jit
+def finish(
+    sums, out, bias,
+    tile, tokens, T, N, out_stride,
+    BN: tl.constexpr, BT: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Store a tile of sums [BN, BT] as columns of out: plus bias, gated, or added to what is there."""
+    if ACTIVATION != "":
+        pairs = tl.permute(tl.reshape(sums, (BN // 2, 2, BT)), (0, 2, 1))
+        gate, up = tl.split(pairs)
+        values = activate(gate, ACTIVATION) * up
+        columns = tile * (BN // 2) + tl.arange(0, BN // 2)
+    else:
+        values = sums
+        columns = tile * BN + tl.arange(0, BN)
+    if BIAS:
+        values += tl.load(bias + columns, mask=columns < N, other=0.0)[:, None]
+    pointers = out + tokens.to(tl.int64)[None, :] * out_stride + columns[:, None]
+    inside = (columns < N)[:, None] & (tokens < T)[None, :]
+    if ADD:
+        values += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+    tl.store(pointers, values, mask=inside)
+
+
+@triton.jit
+def decode_kernel(
+    # pointers
+    x, planes, bias, norm_weight, out, partial, counters,
+    # sizes
+    T, N, K, eps,
+    # strides
+    x_stride, strides, out_stride,
+    # meta
+    FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
+    BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BT: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """One part of K of one tile of BN rows, for all of at most BT tokens; the last part adds all and stores."""
+    # ---- program ids
+    tile, part = tl.program_id(0), tl.program_id(1)
+    per_part = tl.cdiv(tl.cdiv(K, BK), SPLITS) * BK
+    begin = part * per_part
+    end = tl.minimum(begin + per_part, K)
+    tokens = tl.arange(0, BT)
+    rows = tile_rows(tile, N, BN, ACTIVATION != "")
+    # ---- loop
+    sums, squares = products(
+        x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
+        FORMAT, PLAIN, NORM, DTYPE, BN, BK, BT, EVEN, False, TAIL,
+    )  # fmt: skip
+    # ---- parts
+    if SPLITS > 1:
+        # Each part stores BN rows of BT sums, and behind them BT sums of squares.
+        PART: tl.constexpr = (BN + 1) * BT
+        place = tl.arange(0, BN)[:, None] * BT + tokens[None, :]
+        parts = partial + tile.to(tl.int64) * (SPLITS * PART)
+        tl.store(parts + part * PART + place, sums)
+        if NORM:
+            tl.store(parts + part * PART + BN * BT + tokens, squares)
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
+        if arrived == SPLITS - 1:
+            sums = tl.zeros((BN, BT), tl.float32)
+            squares = tl.zeros((BT,), tl.float32)
+            for i in range(SPLITS):
+                sums += tl.load(parts + i * PART + place, cache_modifier=".cg")
+                if NORM:
+                    squares += tl.load(parts + i * PART + BN * BT + tokens, cache_modifier=".cg")
+            if NORM:
+                sums *= tl.rsqrt(squares / K + eps)[None, :]
+            finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+            tl.store(counters + tile, 0)
+    else:
+        if NORM:
+            sums *= tl.rsqrt(squares / K + eps)[None, :]
+        finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+
+
+@triton.jit
+def prefill_kernel(
+    # pointers
+    x, planes, bias, out,
+    # sizes
+    T, N, K,
+    # strides
+    x_stride, strides, out_stride,
+    # meta
+    FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
+    ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
+    GROUP: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """One tile of BN rows of the weight by BT tokens; GROUP tiles of tokens share weights in the L2."""
+    # ---- program ids
+    COLUMNS: tl.constexpr = BN // 2 if ACTIVATION != "" else BN
+    program = tl.program_id(0)
+    num_tiles, num_spans = tl.cdiv(N, COLUMNS), tl.cdiv(T, BT)
+    group = program // (GROUP * num_tiles)
+    size = tl.minimum(num_spans - group * GROUP, GROUP)
+    span = group * GROUP + program % (GROUP * num_tiles) % size
+    tile = program % (GROUP * num_tiles) // size
+    tokens = span * BT + tl.arange(0, BT)
+    rows = tile_rows(tile, N, BN, ACTIVATION != "")
+    # ---- loop
+    sums, _ = products(
+        x, planes, x, tl.minimum(tokens, T - 1), rows, 0, K, T, K, x_stride, strides,
+        FORMAT, PLAIN, False, DTYPE, BN, BK, BT, EVEN, True, TAIL,
+    )  # fmt: skip
+    finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+
+
+def decode_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool) -> Launch:
+    """Return how a product of at most 16 tokens is launched."""
+    rows, _ = weight.shape
+    if precision == "f32":
+        return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
+    splits = max(1, min(8, 264 * 64 // rows))
+    return Launch(64, 128, DECODE_TOKENS, splits, 4, 4)
+
+
+def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool) -> Launch:
+    """Return how a product of more than 16 tokens is launched."""
+    if precision == "f32":
+        return Launch(32, 32, 64, 1, 4, 2)
+    return Launch(128, 64, 128, 1, 8, 3)
+
+
+class _Scratch(NamedTuple):
+    """What parts of split products are stored in; counters are zero between calls."""
+
+    partial: torch.Tensor
+    counters: torch.Tensor
+
+
+_scratch: dict[torch.device, _Scratch] = {}
+
+
+def scratch(device: torch.device) -> _Scratch:
+    """Return the device's scratch memory, allocated once (16 MiB): products run on one stream per device."""
+    if device not in _scratch:
+        _scratch[device] = _Scratch(
+            torch.empty(_PARTIAL_ITEMS, dtype=torch.float32, device=device),
+            torch.zeros(_COUNTERS, dtype=torch.int32, device=device),
+        )
+    return _scratch[device]
+
+
+def fitting(launch: Launch, weight: DeviceMatrix, tiles: int) -> Launch:
+    """Return ``launch`` with a BK that the format's scales allow and parts that fit K and the scratch memory."""
+    bk = min(launch.bk, FP8_BLOCK) if weight.format == "fp8_b128" else launch.bk
+    splits = min(launch.splits, triton.cdiv(weight.shape[1], bk))
+    part = (launch.bn + 1) * launch.bt
+    if tiles > _COUNTERS or tiles * part * splits > _PARTIAL_ITEMS:
+        splits = 1
+    return launch._replace(bk=bk, splits=splits)
+
+
+def dense_product(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    out: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    norm: tuple[torch.Tensor, float] | None = None,
+    activation: Activation = "",
+    precision: str = "fast",
+    add: bool = False,
+    launch: Launch | None = None,
+) -> None:
+    """Launch ``matmul`` or, with an activation, ``gated_matmul`` on checked arguments."""
+    tokens, (rows, columns) = x.shape[0], weight.shape
+    if not tokens:
+        return
+    decode = tokens <= DECODE_TOKENS
+    width = rows // 2 if activation else rows
+    if launch is None:
+        choose = decode_launch if decode else prefill_launch
+        launch = choose(weight, tokens, precision, bool(activation))
+    per_tile = launch.bn // 2 if activation else launch.bn
+    tiles = triton.cdiv(width, per_tile)
+    launch = fitting(launch, weight, tiles)
+    planes, strides = kernel_planes(weight)
+    meta = {
+        "FORMAT": weight.format,
+        "PLAIN": weight.format in PLAIN_FORMATS,
+        "ACTIVATION": activation,
+        "BIAS": bias is not None,
+        "ADD": add,
+        "DTYPE": tl.float32 if precision == "f32" else tl.bfloat16,
+        "BN": launch.bn,
+        "BK": launch.bk,
+        "BT": launch.bt,
+        "EVEN": columns % launch.bk == 0,
+        "TAIL": weight.format == "nvfp4" and columns % 32 != 0,
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+    }
+    if decode:
+        norm_weight, eps = norm if norm is not None else (x, 0.0)
+        partial, counters = scratch(x.device)
+        decode_kernel[(tiles, launch.splits)](
+            x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
+            tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
+            NORM=norm is not None, SPLITS=launch.splits, **meta,
+        )  # fmt: skip
+        return
+    prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](
+        x, planes, bias if bias is not None else x, out,
+        tokens, width, columns, x.stride(0), strides, out.stride(0), GROUP=8, **meta,
+    )  # fmt: skip
+
+
+def check(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    out_width: int,
+    bias: torch.Tensor | None,
+    norm: tuple[torch.Tensor, float] | None,
+    precision: str,
+    out: torch.Tensor | None,
+) -> None:
+    """Raise ValueError unless the arguments fit the contracts of ``matmul`` and ``gated_matmul``."""
+    expect("x", x, "float32 bfloat16", ("T", weight.shape[1]))
+    if weight.num_slots != 1:
+        raise ValueError(f"a dense weight lies in one slot, got {weight.num_slots}")
+    if bias is not None:
+        expect("bias", bias, "float32", (out_width,))
+    if norm is not None:
+        expect("norm", norm[0], "float32", (weight.shape[1],))
+        if x.shape[0] > DECODE_TOKENS:
+            raise ValueError(f"a norm is part of products of at most {DECODE_TOKENS} tokens: {x.shape[0]}")
+    if precision not in ("fast", "f32"):
+        raise ValueError(f"precision must be one of fast f32, got {precision}")
+    if out is not None:
+        expect("out", out, "float32 bfloat16", (x.shape[0], out_width))
+
+
+def matmul(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    bias: torch.Tensor | None = None,
+    precision: str = "fast",
+    *,
+    norm: tuple[torch.Tensor, float] | None = None,
+    out: torch.Tensor | None = None,
+    add: bool = False,
+) -> torch.Tensor:
+    """Multiply rows by a weight: ``x W^T`` (+ bias), of the rows' RMS norm if ``norm`` is given.
+
+    x       [T, K] f32 or bf16, any row stride
+    weight  [N, K] any FTW format, one slot
+    bias    [N]    f32
+    norm    (weight [K] f32, eps): x is first normalised as ``rms_norm`` does; at most 16 tokens
+    out     [T, N] f32 or bf16, any row stride; allocated in f32 if not given
+    add     add to what is in ``out``
+
+    precision "f32": exact weights, float32 sums. "fast": values of x and of the weight in bfloat16, float32 sums.
+    Safe under graph capture if ``out`` is given and ``scratch`` has been called for the device before.
+
+    Bytes moved: the planes of weight once, x and out (where T > 16: x once per tile of rows, from the L2).
+    Raises ValueError if a shape or type does not fit or the precision is unknown.
+    """
+    check(x, weight, weight.shape[0], bias, norm, precision, out)
+    if out is None:
+        if add:
+            raise ValueError("there is nothing to add to: out is not given")
+        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
+    dense_product(x, weight, out, bias=bias, norm=norm, precision=precision, add=add)
+    return out

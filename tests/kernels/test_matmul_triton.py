@@ -1,0 +1,153 @@
+"""matmul on a GPU against exact weights in float64, for every format; without a card in Triton's interpreter."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from weights import random_matrix
+
+from ftd.kernels.dequantize_ref import dequantize
+from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.matmul_triton import Launch, dense_product, matmul
+from ftd.kernels.quant import FORMATS, QuantMatrix
+from ftd.kernels.rms_norm_ref import rms_norm
+
+# Largest error relative to the sum of |x||w|: "fast" rounds both to 8 bits (the interpreter cuts them
+# off), "f32" sums some hundred products.
+TOLERANCE = {"fast": 2.0**-7, "f32": 1e-6}
+
+
+def columns_of(name: str) -> int:
+    """Return a K that is no multiple of a tile: with a part of a tile, and for nvfp4 with half a block of 32."""
+    return {1: 165, 16: 176, 32: 160, 256: 512}[FORMATS[name].block]
+
+
+def upload(weight: QuantMatrix, device: str) -> DeviceMatrix:
+    return DeviceMatrix.upload([weight], device)
+
+
+def assert_product(actual: torch.Tensor, x: NDArray[Any], weight: QuantMatrix, kind: str) -> None:
+    """Fail unless ``actual`` is x W^T within the tolerance of ``kind``."""
+    wide, exact = x.astype(np.float64), dequantize(weight).astype(np.float64)
+    got = actual.float().cpu().numpy()
+    assert np.isfinite(got).all()
+    scale = np.abs(wide) @ np.abs(exact).T + 1e-30
+    assert (np.abs(got - wide @ exact.T) / scale).max() <= TOLERANCE[kind]
+
+
+@pytest.mark.parametrize("precision", ["fast", "f32"])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_format_in_decode_and_prefill(
+    name: str, precision: str, rng: np.random.Generator, device: str
+) -> None:
+    weight = random_matrix(name, 37, columns_of(name), rng)
+    on_device = upload(weight, device)
+    for tokens in (3, 18):
+        x = rng.standard_normal((tokens, weight.shape[1]), np.float32)
+        actual = matmul(torch.from_numpy(x).to(device), on_device, None, precision)
+        assert_product(actual, x, weight, precision)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 65])
+@pytest.mark.parametrize("rows", [1, 63, 130])
+def test_tokens_and_rows_at_and_over_tiles(
+    tokens: int, rows: int, rng: np.random.Generator, device: str
+) -> None:
+    weight = random_matrix("bf16", rows, 64, rng)
+    x = rng.standard_normal((tokens, 64), np.float32)
+    assert_product(matmul(torch.from_numpy(x).to(device), upload(weight, device)), x, weight, "fast")
+
+
+@pytest.mark.parametrize("tokens", [2, 20])
+def test_bias_add_and_columns_of_wider_buffers(tokens: int, rng: np.random.Generator, device: str) -> None:
+    weight = random_matrix("q8_0", 40, 96, rng)
+    x, before = rng.standard_normal((tokens, 96), np.float32), rng.standard_normal((tokens, 40), np.float32)
+    bias = rng.standard_normal(40).astype(np.float32)
+    source = torch.full((tokens, 200), 5.0, device=device)
+    source[:, 16:112] = torch.from_numpy(x)
+    target = torch.full((tokens, 100), 7.0, device=device)
+    target[:, 8:48] = torch.from_numpy(before)
+    arguments = (source[:, 16:112], upload(weight, device), torch.from_numpy(bias).to(device), "f32")
+    matmul(*arguments, out=target[:, 8:48], add=True)
+    assert_product(target[:, 8:48] - torch.from_numpy(before + bias).to(device), x, weight, "f32")
+    assert (target[:, :8] == 7).all() and (target[:, 48:] == 7).all()
+
+
+def test_bf16_in_and_out(rng: np.random.Generator, device: str) -> None:
+    weight = random_matrix("bf16", 32, 128, rng)
+    x = torch.from_numpy(rng.standard_normal((4, 128), np.float32)).to(torch.bfloat16)
+    out = torch.empty((4, 32), dtype=torch.bfloat16, device=device)
+    assert matmul(x.to(device), upload(weight, device), out=out) is out
+    assert_product(out, x.float().numpy(), weight, "fast")
+
+
+@pytest.mark.parametrize("precision", ["fast", "f32"])
+@pytest.mark.parametrize("name", ["bf16", "q4_k", "nvfp4", "fp8_b128"])
+def test_norm_before_the_product(name: str, precision: str, rng: np.random.Generator, device: str) -> None:
+    weight = random_matrix(name, 37, columns_of(name), rng)
+    x = 3.0 * rng.standard_normal((3, weight.shape[1]), np.float32)
+    norm_weight = rng.standard_normal(weight.shape[1]).astype(np.float32)
+    norm = (torch.from_numpy(norm_weight).to(device), 1e-2)
+    actual = matmul(torch.from_numpy(x).to(device), upload(weight, device), None, precision, norm=norm)
+    assert_product(actual, rms_norm(x, norm_weight, 1e-2), weight, precision)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5])
+def test_parts_of_k_give_the_product_and_leave_the_counters_at_zero(
+    splits: int, rng: np.random.Generator, device: str
+) -> None:
+    weight = random_matrix("q4_0", 20, 224, rng)
+    x = rng.standard_normal((2, 224), np.float32)
+    norm_weight = np.ones(224, np.float32)
+    out = torch.empty((2, 20), device=device)
+    for _ in range(2):
+        dense_product(
+            torch.from_numpy(x).to(device),
+            upload(weight, device),
+            out.fill_(float("nan")),
+            norm=(torch.from_numpy(norm_weight).to(device), 1e-6),
+            precision="f32",
+            launch=Launch(16, 64, 16, splits, 4, 2),
+        )
+        assert_product(out, rms_norm(x, norm_weight, 1e-6), weight, "f32")
+
+
+def test_rows_of_zeros_and_of_padding_stay_finite(rng: np.random.Generator, device: str) -> None:
+    weight = random_matrix("q4_0", 16, 64, rng)
+    norm = (torch.ones(64, device=device), 1e-6)
+    out = matmul(torch.zeros((4, 64), device=device), upload(weight, device), norm=norm)
+    assert (out == 0).all()
+
+
+def test_no_tokens(rng: np.random.Generator, device: str) -> None:
+    weight = upload(random_matrix("bf16", 16, 64, rng), device)
+    assert matmul(torch.zeros((0, 64), device=device), weight).shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"x": torch.zeros(2, 63)}, "x must be float32 or bfloat16"),
+        ({"x": torch.zeros(2, 64, dtype=torch.float16)}, "x must be"),
+        ({"bias": torch.zeros(15)}, "bias must be float32"),
+        ({"out": torch.zeros(2, 15)}, "out must be"),
+        ({"precision": "f16"}, "precision must be one of"),
+        ({"norm": (torch.ones(63), 0.0)}, "norm must be float32"),
+        ({"x": torch.zeros(17, 64), "norm": (torch.ones(64), 0.0)}, "at most 16 tokens"),
+        ({"add": True}, "nothing to add to"),
+    ],
+)
+def test_wrong_arguments(change: dict[str, Any], match: str, rng: np.random.Generator) -> None:
+    weight = upload(random_matrix("bf16", 16, 64, rng), "cpu")
+    arguments: dict[str, Any] = {"x": torch.zeros(2, 64), "weight": weight, **change}
+    with pytest.raises(ValueError, match=match):
+        matmul(**arguments)
+
+
+def test_weights_in_several_slots_are_refused(rng: np.random.Generator) -> None:
+    slots = torch.zeros((2, 2048), dtype=torch.uint8)
+    weight = DeviceMatrix.in_slots(slots, "bf16", (16, 64), (0,))
+    with pytest.raises(ValueError, match="one slot, got 2"):
+        matmul(torch.zeros(1, 64), weight)
