@@ -79,7 +79,7 @@ def _refuse(body: Mapping[str, Any]) -> None:
 def _quantization(body: Mapping[str, Any]) -> str | None:
     name = _text(body, "quantize") or _text(body, "quantization")
     if name and name.lower() not in QUANTIZED:
-        raise Unsupported(f"unsupported quantization type {name}", f"use {' or '.join(QUANTIZED)}")
+        raise Unsupported(f"unsupported quantization type {name}", f"use one of {' '.join(QUANTIZED)}")
     if name and body.get("from"):
         raise Unsupported(f"a stored model keeps its quantization: {name}", "create from safetensors files")
     return name.lower() or None

@@ -24,7 +24,7 @@ from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
-from ftd.ftw.quantize import QUANTIZED, plane_of, quantize, target
+from ftd.ftw.quantize import check_name, plane_of, quantize, target
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.tokenizer_json import tokenizer_json
 from ftd.ftw.writer import FtwWriter
@@ -75,7 +75,7 @@ def import_gguf(
     """Convert a GGUF model to FTW blobs in ``sink``.
 
     paths: one file, any one shard with the others beside it, or all shards in any order.
-    quantization: None keeps what the file has; q8_0 or q4_0 quantises the matrices of a model of floats.
+    quantization: None keeps what the file has; else the matrices of a model of floats become this format.
     progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidGguf or Unsupported.
     """
     started = time.monotonic()
@@ -122,10 +122,7 @@ def _check_floats(model: GgufModel, quantization: str | None) -> None:
     """Raise Unsupported if there is something to quantise that has been quantised before."""
     if quantization is None:
         return
-    if quantization not in QUANTIZED:
-        raise Unsupported(
-            f"quantisation is not supported: {quantization:.40}", f"use {' or '.join(QUANTIZED)}"
-        )
+    check_name(quantization)
     for tensor in model.tensors:
         if tensor.type not in ("F32", "F16", "BF16"):
             raise Unsupported(

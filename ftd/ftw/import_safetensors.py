@@ -9,18 +9,20 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.errors import InvalidCheckpoint
 from ftd.ftw import hf_experts
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
+from ftd.ftw.hf_pooling import Pooling, pooling_of
 from ftd.ftw.hf_tensors import Dense, check
 from ftd.ftw.hf_tokens import SpecialTokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
-from ftd.ftw.quantize import QUANTIZED, target
+from ftd.ftw.quantize import check_name, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.writer import FtwWriter
@@ -65,18 +67,16 @@ def import_safetensors(
 
     files: names in the checkpoint's folder -> where the files lie; config.json, tokenizer.json, the weights
     and their index, and what there is of generation_config.json, tokenizer_config.json, chat_template.jinja.
-    quantization: None, q8_0 or q4_0 for all matrices but routers; embeddings and output stay at q8_0.
+    quantization: None, or a format for all matrices but routers; embeddings and output stay at q8_0.
     progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidCheckpoint or Unsupported.
     """
-    if quantization is not None and quantization not in QUANTIZED:
-        raise Unsupported(
-            f"quantisation is not supported: {quantization:.40}", f"use {' or '.join(QUANTIZED)}"
-        )
+    check_name(quantization)
     started = time.monotonic()
     with Checkpoint(files) as checkpoint:
         family = family_of(checkpoint)
         hyper = hyperparameters(family, checkpoint)
         special = SpecialTokens(checkpoint)
+        pooling = pooling_of(checkpoint)
         dense, experts = _plan(family, checkpoint, hyper, quantization)
         num_experts = int(str(hyper.get("num_experts", 0)))
         parameter_count = _parameter_count(dense, experts, num_experts)
@@ -88,7 +88,7 @@ def import_safetensors(
             tokens=special.tokens(int(str(hyper["vocab_size"]))),
             tensors=[],
             blobs=[],
-            metadata=_metadata(family, hyper, parameter_count),
+            metadata=_metadata(family, hyper, parameter_count, pooling),
             provenance={"source": "safetensors", "files": [*checkpoint.shard_names]},
         )
         total = sum(tensor.source_bytes for tensor in dense)
@@ -111,7 +111,10 @@ def import_safetensors(
         template = special.chat_template()
     seconds = time.monotonic() - started
     log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / max(seconds, 1e-9) / 1e6))
-    return imported(written, tokenizer, template)
+    parameters: dict[str, Json] = {}
+    if pooling is not None and pooling.max_tokens:
+        parameters["num_ctx"] = pooling.max_tokens
+    return replace(imported(written, tokenizer, template), parameters=parameters)
 
 
 def _plan(
@@ -139,7 +142,11 @@ def _plan(
     }
     known |= {source.name for shares in experts.values() for share in shares for source in share.sources}
     ignored = _ignored(checkpoint, hyper)
-    unknown = [name for name in tensors if name not in known and not ignored.search(name)]
+    unknown = [
+        tensor.name
+        for name, tensor in tensors.items()
+        if tensor.name not in known and not ignored.search(name)
+    ]
     if unknown:
         raise InvalidCheckpoint(
             f"{len(unknown)} tensors do not belong to a {family.model_type} model: {' '.join(unknown[:5])}"
@@ -202,7 +209,9 @@ def _quantization(checkpoint: Checkpoint) -> str:
     return "mxfp4" if dtype == "U8" else dtype
 
 
-def _metadata(family: Family, hyper: dict[str, Json], parameter_count: int) -> dict[str, Json]:
+def _metadata(
+    family: Family, hyper: dict[str, Json], parameter_count: int, pooling: Pooling | None
+) -> dict[str, Json]:
     """Return what ``/api/show`` says of a model, under the keys of GGUF that clients know."""
     name = family.model_type
     names = {
@@ -213,6 +222,7 @@ def _metadata(family: Family, hyper: dict[str, Json], parameter_count: int) -> d
         "attention.head_count": "num_attention_heads",
         "attention.head_count_kv": "num_key_value_heads",
         "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "attention.layer_norm_epsilon": "layer_norm_eps",
         "expert_count": "num_experts",
         "expert_used_count": "num_experts_per_tok",
         "vocab_size": "vocab_size",
@@ -221,4 +231,7 @@ def _metadata(family: Family, hyper: dict[str, Json], parameter_count: int) -> d
         "general.architecture": name,
         "general.parameter_count": parameter_count,
     }
+    if pooling is not None:
+        shown[f"{name}.pooling_type"] = pooling.pooling
+        shown[f"{name}.normalize_embeddings"] = pooling.normalise
     return shown | {f"{name}.{key}": hyper[value] for key, value in names.items() if value in hyper}

@@ -1,21 +1,41 @@
 """Quantise floats to the planes of a format, bit for bit as ggml's reference quantisers do.
 
-    q8_0   d = max|x| / 127                        c = round half away from zero (x / d)
-    q4_0   d = (the x of largest |x|) / -8         c = min(15, trunc(x / d + 8.5))
+    q8_0         d = max|x| / 127                   c = round half away from zero (x / d)
+    q4_0 q5_0    d = (the x of largest |x|) / -8, -16         c = min(15 or 31, trunc(x / d + 8.5 or 16.5))
+    q4_1 q5_1    d = (max - min) / 15, 31           c = min(15 or 31, trunc((x - min) / d + 0.5))
+    mxfp4        d = 2^(floor(log2 max|x|) - 2)     c = the nearest of ±(0 ½ 1 1½ 2 3 4 6), the smaller of two
+    q4_k … q6_k  ``ftd.ftw.quantize_k``
 
-x / d is computed as x * (1 / d) in f32, with 0 for 1 / 0, and d is stored as f16.
+x / d is computed as x * (1 / d) in f32, with 0 for 1 / 0, and d and min are stored as f16.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.errors import InvalidCheckpoint
+from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw import quantize_k
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
-QUANTIZED = ("q8_0", "q4_0")
+QUANTIZED = ("q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "mxfp4")
+# Where rows are no whole blocks of 256: what llama-quantize takes in place
+_SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0"}
 BLOCK = 32
 KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 MAX_F16 = 65504.0
+_STEP_BLOCKS = 8192  # 1 MiB of f32: temporaries of this size stay in the second-level cache
+
+Floats = NDArray[np.float32]
+Planes = tuple[NDArray[np.generic], ...]
+
+
+def check_name(quantization: str | None) -> None:
+    """Raise Unsupported for a format that nothing is quantised to."""
+    if quantization is not None and quantization not in QUANTIZED:
+        raise Unsupported(
+            f"quantisation is not supported: {quantization:.40}", f"use one of {' '.join(QUANTIZED)}"
+        )
 
 
 def as_f32(rows: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -33,24 +53,25 @@ def target(name: str, format: str, columns: int, quantization: str | None) -> st
     """
     if quantization is None or columns % BLOCK or name.endswith(KEPT):
         return format
-    return "q8_0" if name.endswith(("embed_tokens.weight", "lm_head.weight")) else quantization
+    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+        return "q8_0"
+    whole = columns % FORMATS[quantization].block == 0
+    return quantization if whole else _SMALLER_BLOCKS[quantization]
 
 
-def quantize(rows: NDArray[np.float32], format: str) -> QuantMatrix:
-    """Return ``rows`` [N, K] f32, K a multiple of 32, in ``format``."""
-    blocks = rows.reshape(-1, BLOCK)
-    if not np.isfinite(blocks).all():
-        raise InvalidCheckpoint(f"a value that is not finite cannot be quantised to {format}")
-    with np.errstate(over="ignore", invalid="ignore"):  # 1 / d of the smallest numbers is infinite there too
-        scales, codes = _PLANES[format](blocks)
-    if np.abs(scales).max(initial=0) > MAX_F16:
-        raise InvalidCheckpoint(f"values are too large for the scales of {format}: {np.abs(blocks).max():g}")
-    num_rows = len(rows)
-    return QuantMatrix(
-        format,
-        (num_rows, rows.shape[1]),
-        (codes.reshape(num_rows, -1), scales.astype(np.float16).reshape(num_rows, -1)),
-    )
+def quantize(rows: Floats, format: str) -> QuantMatrix:
+    """Return ``rows`` [N, K] f32, K a multiple of the format's block, in ``format``."""
+    num_rows, columns = rows.shape
+    block = FORMATS[format].block
+    blocks = np.ascontiguousarray(rows).reshape(-1, block)
+    step = _STEP_BLOCKS * BLOCK // block
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # as 1 / d of the smallest numbers
+        parts = [_part(blocks[first : first + step], format) for first in range(0, len(blocks), step)]
+    planes = []
+    for index, plane in enumerate(FORMATS[format].planes):
+        joined = parts[0][index] if len(parts) == 1 else np.concatenate([part[index] for part in parts])
+        planes.append(joined.reshape(-1).view(plane.dtype).reshape(num_rows, -1))
+    return QuantMatrix(format, (num_rows, columns), tuple(planes))
 
 
 def plane_of(matrix: QuantMatrix, name: str) -> NDArray[np.generic]:
@@ -59,25 +80,103 @@ def plane_of(matrix: QuantMatrix, name: str) -> NDArray[np.generic]:
     return matrix.planes[names.index(name)]
 
 
-def _inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+def _part(blocks: Floats, format: str) -> Planes:
+    """Return the planes of some blocks, each [blocks, bytes or items of a block]."""
+    if not np.isfinite(blocks).all():
+        raise InvalidCheckpoint(f"a value that is not finite cannot be quantised to {format}")
+    planes = _PLANES[format](blocks)
+    for plane, values in zip(FORMATS[format].planes, planes, strict=True):
+        if plane.dtype == "<f2" and not np.isfinite(values).all():
+            raise InvalidCheckpoint(
+                f"values are too large for the scales of {format}: {np.abs(blocks).max():g}"
+            )
+    return planes
 
 
-def _q8_0(blocks: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def _inverse(scales: Floats) -> Floats:
+    return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+
+
+def _q8_0(blocks: Floats) -> Planes:
     scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
     values = blocks * _inverse(scales)
     size = np.abs(values)
     whole = np.floor(size)
     rounded = np.sign(values) * (whole + np.floor(np.float32(2) * (size - whole)))
-    return scales, rounded.astype(np.int8)
+    return rounded.astype(np.int8), scales.astype(np.float16)
 
 
-def _q4_0(blocks: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def _signed(blocks: Floats, half: int) -> tuple[NDArray[np.uint8], Floats]:
+    """Return codes 0 .. 2 half - 1 and scales: the value of largest size becomes code 0."""
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
-    scales = largest / np.float32(-8)
-    codes = np.trunc(blocks * _inverse(scales) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
-    return scales, codes[:, :16] | codes[:, 16:] << 4
+    scales = largest / np.float32(-half)
+    codes = np.trunc(blocks * _inverse(scales) + np.float32(half + 0.5)).astype(np.uint8)
+    return codes.clip(0, 2 * half - 1), scales
 
 
-_PLANES = {"q8_0": _q8_0, "q4_0": _q4_0}
+def _between(blocks: Floats, top: int) -> tuple[NDArray[np.uint8], Floats, Floats]:
+    """Return codes 0 .. top, scales and mins: the least value becomes code 0, the greatest ``top``."""
+    mins, maxs = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
+    scales = (maxs - mins) / np.float32(top)
+    codes = np.trunc((blocks - mins) * _inverse(scales) + np.float32(0.5)).astype(np.uint8).clip(0, top)
+    return codes, scales, mins
+
+
+def _nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return (codes[:, :16] & np.uint8(0x0F)) | codes[:, 16:] << np.uint8(4)
+
+
+def _bit_4(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.packbits(codes >> 4, axis=1, bitorder="little")
+
+
+def _q4_0(blocks: Floats) -> Planes:
+    codes, scales = _signed(blocks, 8)
+    return _nibbles(codes), scales.astype(np.float16)
+
+
+def _q4_1(blocks: Floats) -> Planes:
+    codes, scales, mins = _between(blocks, 15)
+    return _nibbles(codes), scales.astype(np.float16), mins.astype(np.float16)
+
+
+def _q5_0(blocks: Floats) -> Planes:
+    codes, scales = _signed(blocks, 16)
+    return _nibbles(codes), _bit_4(codes), scales.astype(np.float16)
+
+
+def _q5_1(blocks: Floats) -> Planes:
+    codes, scales, mins = _between(blocks, 31)
+    return _nibbles(codes), _bit_4(codes), scales.astype(np.float16), mins.astype(np.float16)
+
+
+# Halfway between neighbours of 0 ½ 1 1½ 2 3 4 6; a value in the middle takes the smaller
+_E2M1_MIDDLES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
+
+
+def _mxfp4(blocks: Floats) -> Planes:
+    largest = np.abs(blocks).max(axis=1, keepdims=True)
+    exponents = np.where(largest > 0, np.floor(np.log2(largest)) + np.float32(125), np.float32(0))
+    if exponents.max(initial=0) > 254:
+        raise InvalidCheckpoint(f"values are too large for the scales of mxfp4: {largest.max():g}")
+    exponents = np.maximum(exponents, 0)
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+    size = np.abs(blocks)
+    codes = np.zeros(blocks.shape, np.uint8)
+    for middle in _E2M1_MIDDLES:
+        codes += size > middle * scales
+    codes |= ((blocks < 0) & (codes > 0)).astype(np.uint8) << 3
+    return _nibbles(codes), exponents.astype(np.uint8)
+
+
+_PLANES: dict[str, Callable[[Floats], Planes]] = {
+    "q8_0": _q8_0,
+    "q4_0": _q4_0,
+    "q4_1": _q4_1,
+    "q5_0": _q5_0,
+    "q5_1": _q5_1,
+    "q4_k": quantize_k.q4_k,
+    "q5_k": quantize_k.q5_k,
+    "q6_k": quantize_k.q6_k,
+    "mxfp4": _mxfp4,
+}
