@@ -18,6 +18,8 @@ ITEM_BYTES = {"fast": 2, "f32": 4}
 class KvPool:
     """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C].
 
+    Recurrent layers have none: None.
+
     ``make_pages(shape, dtype)`` allocates zeros where the model computes.
     """
 
@@ -37,9 +39,10 @@ class KvPool:
         self.k: list[Any] = []
         self.v: list[Any] = []
         try:
-            for _ in range(config.num_layers):
-                self.k.append(make_pages(k_shape, dtype))
-                self.v.append(make_pages(v_shape, dtype))
+            for layer in range(config.num_layers):
+                has_pages = config.recurrent is None or not config.recurrent.layers[layer]
+                self.k.append(make_pages(k_shape, dtype) if has_pages else None)
+                self.v.append(make_pages(v_shape, dtype) if has_pages else None)
         except MemoryError as exc:
             raise OutOfMemory(
                 f"the system refused {self.num_bytes} bytes for {num_pages} KV pages",

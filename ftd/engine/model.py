@@ -14,11 +14,13 @@ from ftd.engine.kv_pool import KvPool
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
+from ftd.engine.state_pool import StatePool
 from ftd.engine.weights import Weights
 
 
 class Model:
-    """Owns the graph and the KV pages; ``run`` computes one step, the views hold its results until the next.
+    """Owns the graph, the KV pages and the recurrent states; ``run`` computes one step, the views hold its
+    results until the next.
 
     make_graph, make_pages: the graph class of the device, what allocates KV pages there. pool: the worker
     threads of the processor.
@@ -39,10 +41,13 @@ class Model:
         max_logits: int,
         precision: str,
         make_pages: Callable[[tuple[int, ...], str], Any] = np.zeros,
+        num_state_slots: int = 1,
     ) -> None:
         record = families.get(config.architecture)
         self.config = config
         self.kv_pool = KvPool(config, num_pages, page_size, precision, make_pages)
+        recurrent = config.recurrent
+        self.state_pool = None if recurrent is None else StatePool(recurrent, num_state_slots, make_pages)
         self.graph = make_graph(
             pool,
             max_tokens=max_tokens,
@@ -52,7 +57,7 @@ class Model:
             max_pages_per_sequence=max_pages_per_sequence,
             precision=precision,
         )
-        blocks = Blocks(config, self.graph, weights, self.kv_pool)
+        blocks = Blocks(config, self.graph, weights, self.kv_pool, self.state_pool)
         self._outputs = record(blocks)
         self._routings = blocks.routings
         self.graph.finish()
@@ -66,9 +71,14 @@ class Model:
         kv_len: Ints,
         page_table: Ints,
         logit_rows: Ints,
+        state_index: Ints | None = None,
     ) -> None:
         """Compute one step; the shapes are those of ``Graph.run``."""
-        self.graph.run(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
+        arrays = ids, positions, kv_index, q_start, kv_len, page_table, logit_rows
+        if self.state_pool is None:
+            self.graph.run(*arrays)
+        else:
+            self.graph.run(*arrays, state_index)
 
     @property
     def logits(self) -> Floats:

@@ -32,11 +32,16 @@ class Weights:
 
     def vector(self, name: str, size: int) -> Floats:
         """Return tensor ``name`` as [size] f32; InvalidFtw if it is missing or shaped otherwise."""
-        tensor = self.matrix(name, 1, size)
+        row: Floats = self.floats(name, 1, size)[0]
+        return row
+
+    def floats(self, name: str, rows: int, columns: int) -> Floats:
+        """Return tensor ``name`` as [rows, columns] f32; InvalidFtw if it is missing or shaped otherwise."""
+        tensor = self.matrix(name, rows, columns)
         if tensor.format == "f32":
-            row: Floats = tensor.planes[0][0].astype(np.float32, copy=False)
-            return row
-        dequantized: Floats = dispatch.get("dequantize")(tensor)[0]
+            values: Floats = tensor.planes[0].astype(np.float32, copy=False)
+            return values
+        dequantized: Floats = dispatch.get("dequantize")(tensor)
         return dequantized
 
     def bank(self, layer: int, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:

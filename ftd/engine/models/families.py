@@ -13,7 +13,9 @@ from ftd.engine.models import (
     qwen2,
     qwen2_moe,
     qwen3,
+    qwen3_5,
     qwen3_moe,
+    qwen3_next,
 )
 from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.errors import Unsupported
@@ -32,11 +34,14 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "qwen2": qwen2.record,
     "qwen2_moe": qwen2_moe.record,
     "qwen3": qwen3.record,
+    "qwen3_5": qwen3_5.record,
+    "qwen3_5_moe": qwen3_next.record,
     "qwen3_moe": qwen3_moe.record,
+    "qwen3_next": qwen3_next.record,
 }
 
 # Their ops exist on the processor alone
-CPU_ONLY = frozenset(("bert", "nomic_bert"))
+CPU_ONLY = frozenset(("bert", "nomic_bert", "qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:
