@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftd import log
+from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, encode, kind_of
 from ftd.api.request import CompletionRequest, Message, Think, parse_keep_alive, parse_schema
 from ftd.chat.schema import Format
@@ -43,6 +44,7 @@ def parse_messages(fields: Fields, is_count: bool = False) -> CompletionRequest:
     if not raw_messages:
         raise InvalidRequest("messages is required")
     system = _system(fields.get("system"))
+    tools, choice = toolchoice.parse_anthropic(fields, _tools(fields))
     return CompletionRequest(
         model=model,
         stream=fields.flag("stream"),
@@ -53,7 +55,8 @@ def parse_messages(fields: Fields, is_count: bool = False) -> CompletionRequest:
         format=_format(fields),
         truncate=False,
         messages=[*([{"role": "system", "content": system}] if system else []), *_messages(raw_messages)],
-        tools=_tools(fields),
+        tools=tools,
+        tool_choice=choice,
     )
 
 
@@ -92,15 +95,19 @@ def _format(fields: Fields) -> Format | None:
 
 def _tools(fields: Fields) -> list[dict[str, Any]]:
     """Return tools in the native form; those that Anthropic's servers run have no schema, and no place."""
-    if fields.mapping("tool_choice").get("type") == "none":
-        return []
     tools = []
     for tool in fields.objects("tools"):
         name, schema = tool.text("name"), tool.get("input_schema")
         if not isinstance(schema, dict):
             _log.warning(log.fields("tool left out", name=name, type=str(tool.get("type"))[:40]))
             continue
-        function = {"name": name, "description": tool.text("description"), "parameters": schema}
+        function: dict[str, Any] = {
+            "name": name,
+            "description": tool.text("description"),
+            "parameters": schema,
+        }
+        if tool.flag("strict"):
+            function["strict"] = True
         tools.append({"type": "function", "function": function})
     return tools
 

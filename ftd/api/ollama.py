@@ -6,6 +6,7 @@ Fields of an object keep Ollama's order; the metrics come with the last one only
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, timestamp
 from ftd.api.request import (
     CompletionRequest,
@@ -65,6 +66,8 @@ def parse_chat(fields: Fields) -> CompletionRequest:
     model = fields.text("model")
     if not model:
         raise InvalidRequest("model is required")
+    # Ollama's own API has no tool_choice; here it takes OpenAI's
+    tools, choice = toolchoice.parse_openai(fields, [tool.values for tool in fields.objects("tools")])
     return CompletionRequest(
         model=model,
         stream=fields.flag("stream", True),
@@ -77,7 +80,8 @@ def parse_chat(fields: Fields) -> CompletionRequest:
         shift=fields.flag("shift", True),
         render_only=fields.flag("_debug_render_only"),
         messages=[_message(message, model) for message in fields.objects("messages")],
-        tools=[tool.values for tool in fields.objects("tools")],
+        tools=tools,
+        tool_choice=choice,
     )
 
 

@@ -6,10 +6,13 @@ that would change the answer and is not supported is refused, not dropped.
 
 import itertools
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ftd import log
+from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, kind_of
 from ftd.api.ollama import logprob
 from ftd.api.request import (
@@ -28,6 +31,8 @@ from ftd.api.request import (
 )
 from ftd.chat.schema import Format
 from ftd.errors import InvalidRequest, Unsupported
+
+_log = logging.getLogger(__name__)
 
 _EFFORTS: dict[str, Think] = {
     "none": False,
@@ -52,9 +57,7 @@ def parse_chat(fields: Fields) -> CompletionRequest:
     if not raw_messages:
         raise InvalidRequest("[] is too short - 'messages'")
     _refuse_unsupported(fields)
-    tools = [tool.values for tool in fields.objects("tools")]
-    if fields.get("tool_choice") == "none":
-        tools = []
+    tools, choice = toolchoice.parse_openai(fields, _tools(fields))
     return CompletionRequest(
         model=model,
         stream=fields.flag("stream"),
@@ -67,7 +70,19 @@ def parse_chat(fields: Fields) -> CompletionRequest:
         shift=fields.flag("shift", True),
         messages=list(_messages(raw_messages)),
         tools=tools,
+        tool_choice=choice,
     )
+
+
+def _tools(fields: Fields) -> list[Mapping[str, Any]]:
+    """Return the functions among the tools; other kinds only OpenAI's servers can run."""
+    found: list[Mapping[str, Any]] = []
+    for tool in fields.objects("tools"):
+        if tool.text("type") in ("", "function"):
+            found.append(tool.values)
+        else:
+            _log.warning(log.fields("tool left out", type=tool.text("type")[:40]))
+    return found
 
 
 def parse_completion(fields: Fields) -> CompletionRequest:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftd import log
+from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, kind_of
 from ftd.api.openai import parse_effort
 from ftd.api.request import (
@@ -44,6 +45,7 @@ def parse_response(fields: Fields) -> CompletionRequest:
         messages.insert(0, {"role": "system", "content": instructions})
     if not messages:
         raise InvalidRequest("input is required")
+    tools, choice = toolchoice.parse_openai(fields, list(_tools(fields)))
     return CompletionRequest(
         model=model,
         stream=fields.flag("stream"),
@@ -55,7 +57,8 @@ def parse_response(fields: Fields) -> CompletionRequest:
         num_logprobs=_num_logprobs(fields),
         truncate=fields.text("truncation") == "auto",
         messages=messages,
-        tools=[] if fields.get("tool_choice") == "none" else list(_tools(fields)),
+        tools=tools,
+        tool_choice=choice,
     )
 
 
@@ -109,7 +112,9 @@ def _tool(tool: Fields, prefix: str) -> Iterator[dict[str, Any]]:
             yield from _tool(member, f"{name}.")
     elif kind == "function":
         description, parameters = tool.text("description"), dict(tool.mapping("parameters"))
-        function = {"name": name, "description": description, "parameters": parameters}
+        function: dict[str, Any] = {"name": name, "description": description, "parameters": parameters}
+        if tool.flag("strict"):
+            function["strict"] = True
         yield {"type": "function", "function": function}
     else:
         _log.warning(log.fields("tool left out", name=name, type=kind[:40]))

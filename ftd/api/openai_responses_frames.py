@@ -165,7 +165,7 @@ def _head(request: CompletionRequest, fields: Fields) -> dict[str, Any]:
         "tools": fields.items("tools"),
         "tool_choice": fields.get("tool_choice") or "auto",
         "truncation": "auto" if request.truncate else "disabled",
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": request.tool_choice.is_parallel,
         "text": {"format": fields.mapping("text").get("format") or {"type": "text"}},
         "top_p": request.options.get("top_p", 1),
         "presence_penalty": 0,

@@ -10,6 +10,7 @@ from typing import Any
 
 from ftd import units
 from ftd.api.jsontext import Fields
+from ftd.chat.callgrammar import FREE_CHOICE, ToolChoice
 from ftd.chat.schema import Format
 from ftd.errors import InvalidOption, InvalidRequest, Unsupported
 
@@ -28,6 +29,7 @@ class CompletionRequest:
     num_logprobs: -1 none, 0 the chosen token only, n the n best too. truncate False refuses a long prompt.
     is_think_optional: a model that cannot think then just does not; otherwise the request is refused.
     format: what the answer must be, ``"json"`` or a JSON schema; None leaves it free.
+    shift: whether the oldest ids may leave a full window while the answer grows; None leaves it to us (no).
     """
 
     model: str
@@ -43,6 +45,7 @@ class CompletionRequest:
     render_only: bool = False
     messages: Sequence[Message] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: ToolChoice = FREE_CHOICE
     prompt: str = ""
     suffix: str = ""
     system: str = ""

@@ -1,71 +1,193 @@
-"""How models write tool calls: the marks around a call, and from its text to name and arguments.
+"""How the families mark tool calls in what they write, found out from the template.
 
-    json   <tool_call>{"name": "f", "arguments": {…}}</tool_call>      Hermes, Qwen
-           [TOOL_CALLS][{…}, {…}]   [TOOL_CALLS]f[ARGS]{…}             Mistral
-           <|tool_call|>[{…}]   <|python_tag|>{…}   {…}                Granite, Llama 3, anything else
-    xml    <tool_call><function=f><parameter=p>value</parameter></function></tool_call>      Qwen3-Coder
-    pairs  <tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>              GLM
+    opening tag … closer tag … closer ending        tag and closer stand around each call,
+                                                    opening and ending around all of them
+    <tool_call>{…}</tool_call>                      Hermes, Qwen, Granite 4; SEED, MiniMax, DeepSeek alike
+    [TOOL_CALLS]f[ARGS]{…}   [TOOL_CALLS][{…}]      Mistral; without a closer the call ends with its JSON
+    {…}                                             Llama 3, anything else: an answer that begins with it
+    <|channel|>commentary to=functions.f …          gpt-oss; ``ftd.chat.harmony`` reads it
 
-Values that a format writes as bare text get the type that the tool's schema declares.
+``ftd.chat.callbodies`` reads what stands between the marks, ``ftd.chat.callgrammar`` writes grammars of it.
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
+from ftd.chat.callbodies import Body
 from ftd.chat.gotemplate import GoTemplateError, parse
 from ftd.chat.gotemplate.discovery import tool_call_tag
 
-_FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-_DECODER = json.JSONDecoder(strict=False)  # models put bare line ends into strings
-_JUNK = " \t\r\n]}"
+_GO_KEY = re.compile(r'"(arguments|parameters)":\s*\{\{')
+_SUFFIXED = re.compile(r"'(:\w{1,40})'")
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """``tag`` opens a call (``{``: a bare object that begins the answer), ``closer`` ends it if known."""
+    """``tag`` opens a call (``{``: a bare object that begins the answer), ``closer`` ends it if known.
+
+    opening, ending: what stands around all calls of an answer. separator: between name and arguments
+    (``named``). key: what the arguments are called (``json``). is_list: calls are items of a JSON list.
+    """
 
     tag: str = "{"
     closer: str = ""
-    body: Literal["json", "xml", "pairs"] = "json"
+    body: Body = "json"
+    opening: str = ""
+    ending: str = ""
+    separator: str = ""
+    key: str = "arguments"
+    is_list: bool = False
 
     @property
     def is_bare(self) -> bool:
         """True when nothing but the JSON itself tells a call from text."""
         return self.tag in ("{", "[")
 
+    @property
+    def is_harmony(self) -> bool:
+        """True when calls, thinking and content are channels of one format."""
+        return self.body == "harmony"
 
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """One call as the model wrote it."""
+    @property
+    def marks(self) -> str:
+        """All texts that a parser looks for, one after the other: tokens among them must not be hidden."""
+        if self.is_harmony:
+            return "<|start|><|channel|><|message|><|constrain|><|end|><|call|><|return|>"
+        inner = {
+            "named": self.separator,
+            "gemma": '<|"|>',
+            "pairs": "<arg_key></arg_key><arg_value></arg_value>",
+            "xml": "<function=</function><parameter=</parameter>",
+        }
+        extra = "<|python_tag|>" if self.is_bare else "[ARGS][CALL_ID]" if self.tag == "[TOOL_CALLS]" else ""
+        return "".join((self.opening, self.tag, self.closer, self.ending, extra, inner.get(self.body, "")))
 
-    name: str
-    arguments: dict[str, Any]
+
+HARMONY = CallFormat("<|channel|>", body="harmony")
+_XML = "<tool_call>", "</tool_call>", "xml"
+_DEEPSEEK = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "named"
+_DEEPSEEK_SECTION = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_KIMI_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+
+# Texts that a template mentions, all of them -> the format; the first row that fits counts
+_ROWS: tuple[tuple[tuple[str, ...], CallFormat], ...] = (
+    (("<|channel|>", "<|message|>"), HARMONY),
+    (
+        ("｜DSML｜", "function_calls>"),
+        CallFormat(
+            "<｜DSML｜invoke name=",
+            "</｜DSML｜invoke>",
+            "xml",
+            "<｜DSML｜function_calls>",
+            "</｜DSML｜function_calls>",
+        ),
+    ),
+    (
+        ("｜DSML｜",),
+        CallFormat(
+            "<｜DSML｜invoke name=",
+            "</｜DSML｜invoke>",
+            "xml",
+            "<｜DSML｜tool_calls>",
+            "</｜DSML｜tool_calls>",
+        ),
+    ),
+    (
+        ("<minimax:tool_call>",),
+        CallFormat("<invoke name=", "</invoke>", "xml", "<minimax:tool_call>", "</minimax:tool_call>"),
+    ),
+    (
+        ("<atem:invoke",),
+        CallFormat(
+            "<atem:invoke name=",
+            "</atem:invoke>",
+            "xml",
+            "<atem:function_calls>",
+            "</atem:function_calls>",
+        ),
+    ),
+    (
+        ("<｜tool▁call▁begin｜>", "```json"),
+        CallFormat(*_DEEPSEEK, *_DEEPSEEK_SECTION, separator="function<｜tool▁sep｜>"),  # type: ignore[arg-type]
+    ),
+    (
+        ("<｜tool▁call▁begin｜>",),
+        CallFormat(*_DEEPSEEK, *_DEEPSEEK_SECTION, separator="<｜tool▁sep｜>"),  # type: ignore[arg-type]
+    ),
+    (
+        ("<|tool_call_begin|>",),
+        CallFormat(
+            "<|tool_call_begin|>",
+            "<|tool_call_end|>",
+            "named",
+            *_KIMI_SECTION,
+            separator="<|tool_call_argument_begin|>",
+        ),
+    ),
+    (
+        ("<|tool_call:begin|>",),
+        CallFormat(
+            "<|tool_call:begin|>",
+            "<|tool_call:end|>",
+            "named",
+            "<|tool_calls|>",
+            separator="<|tool_call:args|>",
+        ),
+    ),
+    (("<seed:tool_call>",), CallFormat("<seed:tool_call>", "</seed:tool_call>", "xml")),
+    (("<tool_call>", "<function="), CallFormat(*_XML)),  # type: ignore[arg-type]
+    (("<tool_call>", "<arg_key>"), CallFormat("<tool_call>", "</tool_call>", "pairs")),
+    (("<|tool_call_start|>",), CallFormat("<|tool_call_start|>", "<|tool_call_end|>", "python")),
+    (("<|tool_list_start|>",), CallFormat("<|tool_call_start|>", "<|tool_call_end|>", "python")),
+    (("<|tool_call>", "<tool_call|>"), CallFormat("<|tool_call>", "<tool_call|>", "gemma")),
+    (("<|START_ACTION|>",), CallFormat("<|START_ACTION|>", "<|END_ACTION|>", key="parameters", is_list=True)),
+    (("<|tools_prefix|>",), CallFormat("<|tools_prefix|>", "<|tools_suffix|>", key="", is_list=True)),
+    (("<TOOLCALL>",), CallFormat("<TOOLCALL>", "</TOOLCALL>", is_list=True)),
+    (("<tool_calls>[",), CallFormat("<tool_calls>", "</tool_calls>", is_list=True)),
+    (("<tool_call>",), CallFormat("<tool_call>", "</tool_call>")),
+    (("<tool_calls>",), CallFormat("<tool_calls>", "</tool_calls>")),
+    (("[TOOL_CALLS]", "[ARGS]"), CallFormat("[TOOL_CALLS]", separator="[ARGS]")),
+    (("[TOOL_CALLS]",), CallFormat("[TOOL_CALLS]", is_list=True)),
+    (("<|tool_call|>",), CallFormat("<|tool_call|>", is_list=True)),
+    (("<|function_call|>",), CallFormat("<|function_call|>")),
+    (("function call<|role_sep|>",), CallFormat("function call<|role_sep|>")),
+    (("functools[",), CallFormat("functools", is_list=True)),
+    (("<function name=",), CallFormat("<function name=", "</function>", "xml")),
+    (("<function=",), CallFormat("<function=", "</function>", "xml", separator=">")),
+    (('"parameters": ',), CallFormat(key="parameters")),
+)
 
 
 def call_format(kind: str, source: str) -> CallFormat:
     """Return the format that a template (``jinja`` or ``go``) writes calls in, so its model will too."""
     if kind == "go":
-        try:
-            tag = tool_call_tag(parse(source))
-        except GoTemplateError:
-            tag = "{"
-        return CallFormat(tag, _closer(tag))
-    if "<tool_call>" in source:
-        body: Literal["json", "xml", "pairs"] = "json"
-        if "<function=" in source:
-            body = "xml"
-        elif "<arg_key>" in source:
-            body = "pairs"
-        return CallFormat("<tool_call>", "</tool_call>", body)
-    for tag in ("[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>"):
-        if tag in source:
-            return CallFormat("{" if tag == "<|python_tag|>" else tag)
+        return _go_format(source)
+    if "arg_key" in source and "tool_sep" in source and (suffix := _SUFFIXED.search(source)):
+        # Hunyuan: a suffix in all marks
+        return CallFormat(
+            f"<tool_call{suffix[1]}>",
+            f"</tool_call{suffix[1]}>",
+            "pairs",
+            f"<tool_calls{suffix[1]}>",
+            f"</tool_calls{suffix[1]}>",
+        )
+    for texts, found in _ROWS:
+        if all(text in source for text in texts):
+            return found
     return CallFormat()
+
+
+def _go_format(source: str) -> CallFormat:
+    if "<|channel|>" in source and "<|message|>" in source:
+        return HARMONY
+    try:
+        tag = tool_call_tag(parse(source))
+    except GoTemplateError:
+        return CallFormat()
+    key = _GO_KEY.search(source)
+    is_list = tag.endswith("[") or tag in ("[TOOL_CALLS]", "<|tool_call|>")
+    closer = "" if tag == "[TOOL_CALLS]" else _closer(tag)
+    return CallFormat(tag, closer, key=key[1] if key else "arguments", is_list=is_list)
 
 
 def _closer(tag: str) -> str:
@@ -73,96 +195,3 @@ def _closer(tag: str) -> str:
     if re.fullmatch(r"<\w+>", tag):
         return f"</{tag[1:]}"
     return f"[/{tag[1:]}" if re.fullmatch(r"\[\w+\]", tag) else ""
-
-
-def parse_json(text: str) -> Any:
-    """Return the JSON value that ``text`` begins with; ValueError if none, or if text follows it."""
-    value, end = _DECODER.raw_decode(text)
-    if text[end:].strip(_JUNK):
-        raise ValueError("text after the value")
-    return value
-
-
-def calls_in(value: Any, prefix: str, names: Sequence[str], only_known: bool) -> list[ParsedCall]:
-    """Return the calls in a JSON value; ``prefix`` is the text before it, which may hold the name."""
-    if isinstance(value, list):
-        return [call for item in value for call in calls_in(item, "", names, only_known)]
-    if not isinstance(value, dict):
-        return []
-    name = value.get("name")
-    if isinstance(name, dict):
-        return calls_in(name, prefix, names, only_known)
-    function = value.get("function")
-    if isinstance(function, dict):
-        return calls_in(function, prefix, names, only_known)
-    if isinstance(name, str) and (name in names or not (only_known or prefix.strip())):
-        return [ParsedCall(name, _arguments(value))]
-    for known in names:
-        if isinstance(value.get(known), dict) and len(value) == 1:
-            return [ParsedCall(known, value[known])]
-    found = _name_in(prefix, names)
-    return [ParsedCall(found, value)] if found else []
-
-
-def _arguments(value: Mapping[str, Any]) -> dict[str, Any]:
-    for key in ("arguments", "parameters", "args"):
-        arguments = value.get(key)
-        if isinstance(arguments, str):
-            try:
-                arguments = _DECODER.decode(arguments)
-            except (ValueError, RecursionError):
-                continue
-        if isinstance(arguments, dict):
-            return arguments
-    return {}
-
-
-def _name_in(text: str, names: Sequence[str]) -> str:
-    """Return the declared name that occurs first in ``text``, the longest of those that begin together."""
-    found = [(text.find(name), -len(name), name) for name in names if name in text]
-    return min(found)[2] if found else ""
-
-
-def parse_xml(text: str, schemas: Mapping[str, Any]) -> list[ParsedCall]:
-    """Return the calls of ``<function=…>`` elements."""
-    calls = []
-    for name, body in _FUNCTION.findall(text):
-        pairs = _PARAMETER.findall(body)
-        calls.append(ParsedCall(name.strip(), _typed(pairs, schemas.get(name.strip()))))
-    return calls
-
-
-def parse_pairs(text: str, schemas: Mapping[str, Any]) -> list[ParsedCall]:
-    """Return the call of a name followed by key and value elements."""
-    name = text.partition("<arg_key>")[0].strip()
-    if not re.fullmatch(r"[\w.:-]+", name):
-        return []
-    pairs = [(key.strip(), value) for key, value in _PAIR.findall(text)]
-    return [ParsedCall(name, _typed(pairs, schemas.get(name)))]
-
-
-def _typed(pairs: Sequence[tuple[str, str]], schema: Any) -> dict[str, Any]:
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    declared = properties if isinstance(properties, Mapping) else {}
-    return {key.strip(): _typed_value(value, declared.get(key.strip())) for key, value in pairs}
-
-
-def _typed_value(text: str, schema: Any) -> Any:
-    """Return ``text`` as it is where a string is declared, else as the JSON that it may be."""
-    kinds = schema.get("type") if isinstance(schema, Mapping) else None
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds and text.strip() != "null"):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return {"True": True, "False": False, "None": None}.get(text.strip(), text)
-
-
-def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parameter schema of each declared tool by name, in the order of declaration."""
-    found: dict[str, Any] = {}
-    for tool in tools:
-        function = tool.get("function")
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            found[function["name"]] = function.get("parameters") or {}
-    return found

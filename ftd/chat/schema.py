@@ -11,7 +11,7 @@ its closing brace.
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -50,19 +50,15 @@ def grammar_of(wanted: Format) -> str:
     return _compiled(text)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compiled(text: str) -> str:
     # Takes a tenth of a second, which a daemon that nobody asks for a format never spends
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False)
-
-    def is_regex(pattern: str) -> bool:
-        return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), limits=limits)
-
     schema = json.loads(text)
     ignored: list[str] = []
-    _drop_patterns(schema, is_regex, ignored)
+    _drop_patterns(schema, ignored)
     try:
         grammar = LLMatcher.grammar_from_json_schema(
             schema, overrides={"whitespace_pattern": WHITE_SPACE, "lenient": True}
@@ -77,7 +73,22 @@ def _compiled(text: str) -> str:
     return grammar
 
 
-def _drop_patterns(schema: Any, is_regex: Callable[[str], bool], ignored: list[str]) -> None:
+def without_irregular_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a schema without the patterns that no automaton matches; raise InvalidOption."""
+    copied: dict[str, Any] = json.loads(json.dumps(schema))
+    _drop_patterns(copied, [])
+    return copied
+
+
+@lru_cache(maxsize=256)
+def _is_regex(pattern: str) -> bool:
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False)
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), limits=limits)
+
+
+def _drop_patterns(schema: Any, ignored: list[str]) -> None:
     """Remove patterns that are legal but have no automaton (look-around, back references)."""
     pending = [schema]
     while pending:
@@ -86,7 +97,7 @@ def _drop_patterns(schema: Any, is_regex: Callable[[str], bool], ignored: list[s
             pending += part
         elif isinstance(part, dict):
             pattern = part.get("pattern")
-            if isinstance(pattern, str) and not is_regex(pattern):
+            if isinstance(pattern, str) and not _is_regex(pattern):
                 _check_pattern(pattern)
                 del part["pattern"]
                 ignored.append(f"pattern {pattern}")

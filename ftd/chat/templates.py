@@ -24,6 +24,9 @@ THINKING_TAGS = (
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<mm:think>", "</mm:think>"),
 )
 DEFAULT_GO = "{{ .Prompt }}"
 _LEVELS = {"max": "high"}

@@ -2,7 +2,8 @@
 
     looking    blanks may come before the opening tag; any other text means that there is no thinking
     thinking   up to the closing tag; blanks after the opening tag are dropped
-    content    the rest; blanks after the closing tag are dropped; a second opening tag is plain text
+    content    the rest; blanks after the closing tag are dropped; a second opening tag is plain text;
+               a closing tag without an opening one is dropped where thinking was to be off
 
 Text that may still become a tag is held back, so the result does not depend on how the stream was cut.
 """
@@ -20,12 +21,16 @@ class Split:
 
 
 class ThinkingSplitter:
-    """One answer's splitter. ``inside``: the prompt ended with the opening tag, so thinking comes first."""
+    """One answer's splitter. ``inside``: the prompt ended with the opening tag, so thinking comes first.
 
-    def __init__(self, opening: str, closing: str, inside: bool = False) -> None:
+    is_off: the model was told not to think; what it thinks all the same is told apart, too.
+    """
+
+    def __init__(self, opening: str, closing: str, inside: bool = False, is_off: bool = False) -> None:
         self._opening = opening
         self._closing = closing
         self._held = ""
+        self._stray = is_off and not inside
         self._skip_blanks = inside
         self._state: Literal["looking", "thinking", "content"] = "thinking" if inside else "looking"
 
@@ -50,7 +55,7 @@ class ThinkingSplitter:
         stripped = self._held.lstrip()
         if stripped.startswith(self._opening):
             self._held = stripped[len(self._opening) :]
-            self._state, self._skip_blanks = "thinking", True
+            self._state, self._skip_blanks, self._stray = "thinking", True, False
         elif not self._opening.startswith(stripped):
             self._state = "content"
 
@@ -66,6 +71,14 @@ class ThinkingSplitter:
 
     def _content(self) -> str:
         self._drop_blanks()
+        if self._stray:
+            before, tag, rest = self._held.partition(self._closing)
+            if not tag:
+                kept = tail_len(self._held, self._closing)
+                content, self._held = self._held[: len(before) - kept], self._held[len(before) - kept :]
+                return content
+            self._stray, self._skip_blanks, self._held = False, True, rest
+            return before + self._content()
         content, self._held = self._held, ""
         return content
 

@@ -19,6 +19,8 @@ from ftd.errors import DamagedBlob
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Added tokens that frame messages though not flagged special: <|fim_prefix|>, <｜tool▁sep｜>, [INST]
 _FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
+# Marks that no parser looks for: they stand around the whole answer
+_SHOWN = MARKUP_TEXTS - {"<|START_RESPONSE|>", "<|END_RESPONSE|>"}
 _SPACE = re.compile(r"\s*")
 
 
@@ -59,6 +61,9 @@ class Tokenizer:
             self._library = HfTokenizer.from_str(data.decode("utf-8"))
         except Exception as exc:  # the library raises bare Exception for every fault of the file
             raise DamagedBlob(f"tokenizer does not load: {exc}", "create or pull the model again") from exc
+        # Embedding models come cut and padded to a length that is no business of a tokenizer
+        self._library.no_truncation()
+        self._library.no_padding()
         self._rest = _without_prefix(layout)
         self._lock = threading.Lock()
         self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.added_tokens}
@@ -91,6 +96,10 @@ class Tokenizer:
         markup = {t for t in self._added if t.strip() and not t.isalnum() and t in template}
         self._protect(markup)
         return frozenset(self._control)
+
+    def special_texts(self) -> dict[str, int]:
+        """Return the ids of special tokens by their texts."""
+        return {self.token_text(token): token for token in self.special_ids}
 
     def token_text(self, token_id: int | None) -> str:
         """Return the text of a token as templates write it (``<s>``); empty for None."""
@@ -166,12 +175,14 @@ class Tokenizer:
 class StreamDecoder:
     """Decodes ids as they come, holding bytes back until they are whole characters.
 
-    Special tokens are silent unless their text is markup that parsers look for, or ``show_special``.
+    Special tokens are silent unless their text is markup that parsers look for (those of any model, and what
+    is part of ``marks``), or ``show_special``.
     """
 
-    def __init__(self, tokenizer: Tokenizer, show_special: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, show_special: bool = False, marks: str = "") -> None:
         self._tokenizer = tokenizer
         self._show_special = show_special
+        self._marks = marks
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Iterable[int]) -> str:
@@ -186,7 +197,8 @@ class StreamDecoder:
         data = self._tokenizer.token_bytes(token)
         if token not in self._tokenizer.special_ids or self._show_special:
             return data
-        return data if data.decode("utf-8", "replace") in MARKUP_TEXTS else b""
+        text = data.decode("utf-8", "replace")
+        return data if text in _SHOWN or text in self._marks else b""
 
 
 def _whole(text: str) -> str:

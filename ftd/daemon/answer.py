@@ -1,19 +1,17 @@
 """From ids to what a client reads: bytes to characters, stop strings, thinking and tool calls apart.
 
-Tokens ─▶ StreamDecoder ─▶ StopMatcher ─▶ ThinkingSplitter ─▶ ToolCallParser ─▶ Delta
+Tokens ─▶ StreamDecoder ─▶ StopMatcher ─▶ OutputParser (thinking, content, calls) ─▶ Delta
 """
 
 import secrets
 import string
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ftd.api.request import Delta, Logprob, ToolCall
-from ftd.chat.callformats import ParsedCall
+from ftd.chat.callbodies import ParsedCall
+from ftd.chat.output import Output, OutputParser
 from ftd.chat.stops import StopMatcher
-from ftd.chat.thinking import Split, ThinkingSplitter
 from ftd.chat.tokenizer import StreamDecoder, Tokenizer
-from ftd.chat.toolcalls import Parsed, ToolCallParser
 from ftd.engine.messages import TokenLogprob, Tokens
 
 _ID_CHARS = string.ascii_lowercase + string.digits
@@ -26,14 +24,16 @@ class AnswerText:
         self,
         tokenizer: Tokenizer,
         stops: Sequence[str] = (),
-        thinking: ThinkingSplitter | None = None,
-        calls: ToolCallParser | None = None,
+        parser: OutputParser | None = None,
+        *,
+        marks: str = "",
+        max_calls: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = StreamDecoder(tokenizer, marks=marks)
         self._stops = StopMatcher(stops) if stops else None
-        self._thinking = thinking
-        self._calls = calls
+        self._parser = parser
+        self._max_calls = max_calls
         self._num_calls = 0
         self.ids: list[int] = []
         self.is_stopped = False
@@ -72,30 +72,32 @@ class AnswerText:
 
     def finish(self) -> Delta:
         """Return the text that was held back, at the end of the answer."""
+        if self._is_full:
+            return Delta()
         text = "" if self.is_stopped else self._decoder.flush()
         if self._stops is not None and not self.is_stopped:
             shown, self.is_stopped = self._stops.push(text)
             text = shown + self._stops.flush()
-        split = self._split(text)
-        if self._thinking is not None:
-            rest = self._thinking.flush()
-            split = Split(split.thinking + rest.thinking, split.content + rest.content)
-        delta = self._delta(split)
-        if self._calls is None:
-            return delta
-        rest_of_calls = self._calls.flush()
-        return replace(
-            delta,
-            content=delta.content + rest_of_calls.content,
-            tool_calls=[*delta.tool_calls, *self._numbered(rest_of_calls.calls)],
-        )
+        output = self._split(text)
+        if self._parser is not None:
+            rest = self._parser.flush()
+            output = Output(
+                output.thinking + rest.thinking,
+                output.content + rest.content,
+                [*output.calls, *rest.calls],
+            )
+        return self._delta(output)
 
-    def _delta(self, split: Split, entries: Sequence[Logprob] = ()) -> Delta:
-        parsed = Parsed(split.content)
-        if self._calls is not None and split.content:
-            parsed = self._calls.push(split.content)
-        calls = self._numbered(parsed.calls)
-        return Delta(content=parsed.content, thinking=split.thinking, tool_calls=calls, logprobs=entries)
+    @property
+    def _is_full(self) -> bool:
+        """Whether the answer has as many calls as it may have, so that nothing follows."""
+        return 0 < self._max_calls <= self._num_calls
+
+    def _delta(self, output: Output, entries: Sequence[Logprob] = ()) -> Delta:
+        room = self._max_calls - self._num_calls if self._max_calls else len(output.calls)
+        calls = self._numbered(output.calls[:room])
+        self.is_stopped = self.is_stopped or self._is_full
+        return Delta(content=output.content, thinking=output.thinking, tool_calls=calls, logprobs=entries)
 
     def _numbered(self, calls: Sequence[ParsedCall]) -> list[ToolCall]:
         first = self._num_calls
@@ -104,10 +106,10 @@ class AnswerText:
             ToolCall(_call_id(), first + idx, call.name, call.arguments) for idx, call in enumerate(calls)
         ]
 
-    def _split(self, text: str) -> Split:
-        if self._thinking is None:
-            return Split(content=text)
-        return self._thinking.push(text) if text else Split()
+    def _split(self, text: str) -> Output:
+        if self._parser is None:
+            return Output(content=text)
+        return self._parser.push(text) if text else Output()
 
     def _logprob(self, entry: TokenLogprob) -> Logprob:
         top = [self._token(token, value) for token, value in entry.top]

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from ftd import log
 from ftd.api.request import CompletionRequest, Delta, Done, Event
 from ftd.chat import options as chat_options
-from ftd.chat.callformats import call_format
+from ftd.chat.callformats import CallFormat, call_format
+from ftd.chat.harmony import HarmonyParser
 from ftd.chat.options import Options
-from ftd.chat.schema import grammar_of
+from ftd.chat.output import OutputParser, TaggedParser
+from ftd.chat.templates import ChatTemplate
 from ftd.chat.thinking import ThinkingSplitter
 from ftd.chat.toolcalls import ToolCallParser
 from ftd.daemon import constraint
@@ -81,7 +83,7 @@ class Completions:
         request = _checked(model, request)
         options = chat_options.merge(request.options, model.info.parameters)
         # A schema that is none is refused before anything is loaded for it
-        grammar = "" if request.format is None else await asyncio.to_thread(grammar_of, request.format)
+        grammar = await asyncio.to_thread(constraint.text_of, model, request)
         spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
         async with self._manager.lease(spec, request.keep_alive_ns) as lease:
             load_ns = time.perf_counter_ns() - started_ns
@@ -145,23 +147,34 @@ class _Run:
         self._first_token_ns = 0
         self._reason = "cancelled"
         self._cached_tokens = 0
-        self._text = AnswerText(model.tokenizer, options.stop, self._splitter(), self._call_parser())
+        self._text = self._answer_text()
 
-    def _splitter(self) -> ThinkingSplitter | None:
-        template = self._prompt.template
-        tags = template.thinking_tags if template is not None else None
-        if tags is None or not self._request.think:
-            return None
-        return ThinkingSplitter(*tags, inside=self._prompt.is_thinking)
+    def _answer_text(self) -> AnswerText:
+        template, tokenizer, stops = self._prompt.template, self._model.tokenizer, self._options.stop
+        if template is None:
+            return AnswerText(tokenizer, stops)
+        calls, tools = call_format(template.kind, template.source), self._request.tools
+        max_calls = 0 if self._request.tool_choice.is_parallel else 1
+        if calls.is_harmony:
+            parser: OutputParser = HarmonyParser(tools)
+            return AnswerText(tokenizer, stops, parser, marks=calls.marks, max_calls=max_calls)
+        parser = TaggedParser(self._splitter(template), self._call_parser(calls))
+        marks = "".join((*(template.thinking_tags or ()), calls.marks if tools else ""))
+        return AnswerText(tokenizer, stops, parser, marks=marks, max_calls=max_calls)
 
-    def _call_parser(self) -> ToolCallParser | None:
-        template = self._prompt.template
-        if template is None or not self._request.tools:
+    def _splitter(self, template: ChatTemplate) -> ThinkingSplitter | None:
+        tags = template.thinking_tags
+        if tags is None:
             return None
-        calls = call_format(template.kind, template.source)
-        if calls.is_bare and self._grammar:  # every answer begins as such a call does
+        is_off = not self._request.think
+        return ThinkingSplitter(*tags, inside=self._prompt.is_thinking and not is_off, is_off=is_off)
+
+    def _call_parser(self, calls: CallFormat) -> ToolCallParser | None:
+        if not self._request.tools:
             return None
-        return ToolCallParser(calls, self._request.tools)
+        # Where a format binds the answer, every answer begins as a call that is bare JSON does
+        is_format = self._request.format is not None and not self._request.tool_choice.is_forced
+        return None if calls.is_bare and is_format else ToolCallParser(calls, self._request.tools)
 
     def _message(self) -> Generate:
         room_tokens = self._lease.context_tokens - len(self._prompt.ids)

@@ -4,8 +4,9 @@ A prompt that does not fit the window is cut only where the request allows it, a
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ftd.api.request import CompletionRequest, Message
 from ftd.chat.guard import Rendered
@@ -79,7 +80,7 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
         """The prompt without the messages before ``first``, except the system's."""
         kept = [message for message in messages[:first] if message["role"] == "system"]
         rendered = await model.template.render(
-            [*kept, *messages[first:]], tools=request.tools or None, think=request.think
+            [*kept, *messages[first:]], tools=_shown(request.tools) or None, think=request.think
         )
         ids = await _encode(model, rendered)
         dropped = sum(message["role"] != "system" for message in messages[:first])
@@ -103,6 +104,19 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
     if len(prompt.ids) >= window_tokens:
         raise too_long(len(prompt.ids), window_tokens)
     return replace(prompt, truncated_tokens=whole_tokens - len(prompt.ids))
+
+
+def _shown(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tools as a model is shown them: whether one is strict is our concern, not its."""
+    shown: list[Mapping[str, Any]] = []
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping) and "strict" in function:
+            kept = {key: value for key, value in function.items() if key != "strict"}
+            shown.append({**tool, "function": kept})
+        else:
+            shown.append(tool)
+    return shown
 
 
 async def _encode(model: Model, rendered: Rendered | str, add_bos: bool | None = None) -> list[int]:

@@ -167,7 +167,7 @@ def test_tools_that_a_server_would_run_are_left_out_and_said_so(caplog):
     own = {"name": "f", "description": "d", "input_schema": schema, "defer_loading": True, "strict": True}
     with caplog.at_level(logging.WARNING):
         request = parse(tools=[own, {"type": "web_search_20250305", "name": "web_search"}])
-    function = {"name": "f", "description": "d", "parameters": schema}
+    function = {"name": "f", "description": "d", "parameters": schema, "strict": True}
     assert request.tools == [{"type": "function", "function": function}]
     assert "web_search" in caplog.text
     assert parse(tools=[own], tool_choice={"type": "none"}).tools == []

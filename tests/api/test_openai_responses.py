@@ -123,7 +123,7 @@ def test_tools_of_every_kind_are_accepted(caplog):
         key: function[key] for key in ("name", "description", "parameters")
     }
     assert "web_search" in caplog.text and "custom" in caplog.text
-    assert parse(tools=[function], tool_choice="none").tools == []
+    assert parse(tools=[function], tool_choice="none").tools == ()
 
 
 def test_reasoning_and_format():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ftd.chat.callformats import CallFormat, ParsedCall, call_format, calls_in, parse_json, schemas_of
+from ftd.chat.callbodies import ParsedCall, calls_in, parse_values, schemas_of
+from ftd.chat.callformats import CallFormat, call_format
 
 
 @pytest.mark.parametrize(
@@ -11,13 +12,13 @@ from ftd.chat.callformats import CallFormat, ParsedCall, call_format, calls_in, 
         ("jinja", "{{ '<tool_call>\\n' }}", CallFormat("<tool_call>", "</tool_call>")),
         ("jinja", "<tool_call>\n<function=", CallFormat("<tool_call>", "</tool_call>", "xml")),
         ("jinja", "<tool_call>{{ name }}<arg_key>", CallFormat("<tool_call>", "</tool_call>", "pairs")),
-        ("jinja", "[TOOL_CALLS][", CallFormat("[TOOL_CALLS]")),
-        ("jinja", "<|tool_call|>", CallFormat("<|tool_call|>")),
+        ("jinja", "[TOOL_CALLS][", CallFormat("[TOOL_CALLS]", is_list=True)),
+        ("jinja", "<|tool_call|>", CallFormat("<|tool_call|>", is_list=True)),
         ("jinja", "<|python_tag|>", CallFormat("{")),
         ("jinja", "{{ messages }}", CallFormat("{")),
         ("go", '{{ if .ToolCalls }}<tc>{"x"}{{ end }}', CallFormat("<tc>", "</tc>")),
         ("go", '{{ if .ToolCalls }}[CALLS]{"x"}{{ end }}', CallFormat("[CALLS]", "[/CALLS]")),
-        ("go", "{{ if .ToolCalls }}[C] [{{ end }}", CallFormat("[C] [")),
+        ("go", "{{ if .ToolCalls }}[C] [{{ end }}", CallFormat("[C] [", is_list=True)),
         ("go", "{{ Broken }}", CallFormat("{")),
     ],
 )
@@ -47,8 +48,8 @@ def test_shapes_of_a_call(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["{", "", "{} x", "nope"])
 def test_what_is_no_json_value(text: str) -> None:
-    with pytest.raises(ValueError, match=r"text after|Expecting"):
-        parse_json(text)
+    with pytest.raises(ValueError, match=r"Expecting|no value|no name|no key"):
+        parse_values(text, is_whole=False)
 
 
 def test_schemas_by_name() -> None:

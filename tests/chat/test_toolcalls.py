@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftd.chat.callformats import CallFormat, ParsedCall
+from ftd.chat.callbodies import ParsedCall
+from ftd.chat.callformats import CallFormat
 from ftd.chat.toolcalls import ToolCallParser
 
 TOOLS = [

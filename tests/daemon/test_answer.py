@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tiny_model import EOS, ids_of, tokenizer_json
 
 from ftd.chat.callformats import CallFormat
+from ftd.chat.output import TaggedParser
 from ftd.chat.thinking import ThinkingSplitter
 from ftd.chat.tokenizer import Tokenizer
 from ftd.chat.toolcalls import ToolCallParser
@@ -17,13 +18,16 @@ TOKENIZER = Tokenizer.from_json(tokenizer_json(), SpecialIds(eos_ids=[EOS]))
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
-def answer(groups, stops=(), thinking=False, tools=False):
+def answer(groups, stops=(), thinking=False, tools=False, max_calls=0):
     """Push groups of ids; returns (content, thinking, calls, counted ids)."""
     text = AnswerText(
         TOKENIZER,
         stops,
-        ThinkingSplitter("<think>", "</think>") if thinking else None,
-        ToolCallParser(CallFormat("<tool_call>", "</tool_call>"), TOOLS) if tools else None,
+        TaggedParser(
+            ThinkingSplitter("<think>", "</think>") if thinking else None,
+            ToolCallParser(CallFormat("<tool_call>", "</tool_call>"), TOOLS) if tools else None,
+        ),
+        max_calls=max_calls,
     )
     deltas = []
     for group in groups:
@@ -89,3 +93,12 @@ def test_logprobs_are_never_positive_and_stop_with_the_text(value):
     delta = text.push(Tokens(request_id=1, ids=ids_of("abc"), logprobs=entries))
     assert [(entry.token, entry.logprob) for entry in delta.logprobs] == [("a", 0.0), ("b", 0.0)]
     assert delta.logprobs[0].top[0].logprob == 0.0
+
+
+def test_after_the_last_call_that_may_be_nothing_follows():
+    call = '<tool_call>{"name":"add","arguments":{"n":%d}}</tool_call>'
+    content, _, calls, count = answer(
+        [ids_of(f"a{call % 1}"), ids_of(f"{call % 2} b")], tools=True, max_calls=1
+    )
+    assert (content, calls) == ("a", [(0, "add", {"n": 1})])
+    assert count == len(f"a{call % 1}")
