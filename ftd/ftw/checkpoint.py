@@ -14,6 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from ftd.errors import InvalidCheckpoint
+from ftd.ftw import hf_names
 from ftd.ftw.safetensors import MAX_TENSORS, SafetensorsFile, StoredTensor
 
 MAX_SIDE_BYTES = 256 << 20  # the largest tokenizer.json known have 35 MB
@@ -31,17 +32,16 @@ class Checkpoint:
         folders = sorted({os.path.dirname(name) for name in weights})
         if len(folders) != 1:
             raise InvalidCheckpoint(f"the safetensors files lie in {len(folders)} folders: {folders!r:.200}")
+        prefix = f"{folders[0]}/" if folders[0] else ""
         self._files = {
-            os.path.basename(name): path
-            for name, path in sorted(files.items())
-            if os.path.dirname(name) == folders[0]
+            name.removeprefix(prefix): path for name, path in sorted(files.items()) if name.startswith(prefix)
         }
         config = self.json("config.json")
         if config is None:
             raise InvalidCheckpoint("config.json is missing", "give all files of the folder")
         self.config = config
         try:
-            self.tensors = self._open()
+            self.tensors = hf_names.canonical(self._open(), config.get("model_type"))
         except BaseException:
             self.close()
             raise

@@ -12,6 +12,7 @@ them as is.
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
+from ftd.ftw import encoders
 from ftd.ftw.format import Json
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import (
@@ -51,6 +52,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family("qwen2", OUTER, (*TWO_NORMS, *attention(biases=True), *MLP), silu),
     "qwen3": Family("qwen3", OUTER, (*TWO_NORMS, *attention(norms=True), *MLP), silu),
     "gemma3": Family("gemma3_text", OUTER, (*FOUR_NORMS, *attention(norms=True), *MLP), _gemma3),
+    **encoders.FAMILIES,
 }
 
 
@@ -98,14 +100,21 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         "head_dim": head_dim,
         "vocab_size": embedding[1].dims[-1],
         "max_position_embeddings": settings.integer("context_length", high=1 << 31),
-        "rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon"),
+        **_norm_eps(family, settings),
         "rope_theta": settings.number("rope.freq_base", 10000.0),
         "rope_scaling": _rope_scaling(settings, model, rotated),
         **({} if rotated == head_dim else {"partial_rotary_factor": rotated / head_dim}),
         "tie_word_embeddings": "output.weight" not in model.source,
         "attention_bias": "blk.0.attn_q.bias" in model.source,
+        **encoders.gguf_settings(model),
         **family.extra(settings),
     }
+
+
+def _norm_eps(family: Family, settings: Settings) -> dict[str, Json]:
+    if family.model_type in encoders.MODEL_TYPES:
+        return {"layer_norm_eps": settings.number(encoders.LAYER_NORM_KEY)}
+    return {"rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon")}
 
 
 def drafting_layers(model: GgufModel) -> int:

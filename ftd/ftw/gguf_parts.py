@@ -3,7 +3,8 @@
 Letters of shapes:
 
     D hidden   F mlp or expert   I mlp beside experts   V vocabulary   E experts   S shared expert
-    C head size   H heads   Q = H * C query rows   W = G * C key and value rows
+    C head size   H heads   Q = H * C query rows   W = G * C key and value rows   3 = 3 * Q
+    P positions   T token types
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -194,4 +195,7 @@ def sizes(family: Family, hyper: dict[str, Json]) -> dict[str, int]:
         "Q": heads * head_dim,
         "W": number["num_key_value_heads"] * head_dim,
         "C": head_dim,
+        "3": 3 * heads * head_dim,
+        "P": number["max_position_embeddings"],
+        "T": number.get("type_vocab_size", 0),
     }

@@ -89,6 +89,9 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
     model = metadata.get("tokenizer.ggml.model")
     if isinstance(model, str) and model == "llama" and texts[1:3] == ["<s>", "</s>"] and count > 2:
         bos, eos = 1 if bos is None else bos, 2 if eos is None else eos  # SentencePiece's own places
+    if model == "bert":  # llama.cpp's own places, where the file is silent
+        bos = token_id(metadata, "cls", count) if bos is None else bos
+        eos = token_id(metadata, "seperator", count) if eos is None else eos
     add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
     named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
     ends = ends_by_text(enumerate(texts[:count]))
@@ -97,7 +100,7 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
         eos_ids=list(dict.fromkeys([*(token for token in named if token is not None), *ends])),
         pad_id=_pad_id(metadata, count),
         add_bos=add_bos and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", False) and eos is not None,
+        add_eos=flag(metadata, "add_eos_token", model == "bert") and eos is not None,
     )
 
 

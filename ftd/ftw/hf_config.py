@@ -7,6 +7,7 @@ name. Sizes are bounded before they are multiplied.
 from typing import Any
 
 from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw import encoders
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
@@ -100,6 +101,9 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         hyper |= _gemma3(config, hyper)
     if family.experts:
         hyper |= _routing(family, config)
+    if family.model_type in encoders.MODEL_TYPES:
+        del hyper["rms_norm_eps"]
+        hyper |= encoders.hf_settings(config.values)
     return hyper
 
 

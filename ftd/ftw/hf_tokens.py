@@ -2,18 +2,20 @@
 
 Ids that end a generation come from generation_config.json, config.json and the tokenizer's own eos token, and
 from added tokens whose text says so. A bos is added where tokenizer_config.json says so or, if it is silent,
-where the post-processor of tokenizer.json would add one.
+where the post-processor of tokenizer.json would add one; an eos is added to texts to embed where that does.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from ftd.errors import InvalidCheckpoint
 from ftd.ftw.checkpoint import Checkpoint
+from ftd.ftw.encoders import MODEL_TYPES
 from ftd.ftw.format import Tokens
 from ftd.ftw.gguf_tokens import ends_by_text
+
+MAX_DEPTH = 4
 
 
 class _AddedToken(msgspec.Struct):
@@ -53,6 +55,10 @@ class SpecialTokens:
         bos = self._named("bos", config)
         eos = [*_ids(generation.get("eos_token_id")), *_ids(config.get("eos_token_id"))]
         own = self._named("eos", {})
+        first, last = _framing(self._layout.post_processor, self._id_by_text)
+        if config.get("model_type") in MODEL_TYPES and bos is None:
+            bos = first
+        eos += [] if last is None else [last]
         ends = ends_by_text((token.id, token.content) for token in self._layout.added_tokens)
         wanted = dict.fromkeys([*eos, *([] if own is None else [own]), *ends])
         pads = [token for token in _ids(config.get("pad_token_id")) if token < vocab_size]
@@ -64,7 +70,7 @@ class SpecialTokens:
             eos_ids=list(wanted),
             pad_id=next(iter(pads), None),
             add_bos=bos is not None and self._adds_bos(),
-            add_eos=False,
+            add_eos=last is not None,
         )
 
     def chat_template(self) -> str | None:
@@ -91,7 +97,11 @@ class SpecialTokens:
 
     def _adds_bos(self) -> bool:
         flag = (self._settings or {}).get("add_bos_token")
-        return flag if isinstance(flag, bool) else _template_begins_special(self._layout.post_processor)
+        return (
+            flag
+            if isinstance(flag, bool)
+            else _framing(self._layout.post_processor, self._id_by_text)[0] is not None
+        )
 
 
 def _ids(value: Any) -> list[int]:
@@ -103,20 +113,33 @@ def _ids(value: Any) -> list[int]:
     return [item for item in values if item >= 0]
 
 
-def _template_begins_special(processor: dict[str, Any] | None) -> bool:
-    """Say whether a post-processor puts a special token before a single text."""
-    return any(
-        isinstance(first, dict) and "SpecialToken" in first
-        for first in _first_pieces(processor or {}, depth=0)
-    )
+def _framing(
+    processor: dict[str, Any] | None, id_by_text: dict[str, int], depth: int = 0
+) -> tuple[int | None, int | None]:
+    """Return the special tokens that a post-processor puts before and behind a single text."""
+    if not isinstance(processor, dict):
+        return None, None
+    single, parts = processor.get("single"), processor.get("processors")
+    match processor.get("type"):
+        case "TemplateProcessing" if isinstance(single, list) and single:
+            return _special_id(single[0], id_by_text), _special_id(single[-1], id_by_text)
+        case "BertProcessing" | "RobertaProcessing":
+            texts = [_text(processor.get(name)) for name in ("cls", "sep")]
+            return id_by_text.get(texts[0]), id_by_text.get(texts[1])
+        case "Sequence" if isinstance(parts, list) and depth < MAX_DEPTH:
+            found = [_framing(part, id_by_text, depth + 1) for part in parts]
+            first = next((before for before, _ in found if before is not None), None)
+            return first, next((behind for _, behind in found if behind is not None), None)
+    return None, None
 
 
-def _first_pieces(processor: dict[str, Any], depth: int) -> Iterable[Any]:
-    single = processor.get("single")
-    if processor.get("type") == "TemplateProcessing" and isinstance(single, list) and single:
-        yield single[0]
-    parts = processor.get("processors")
-    if depth < 4 and isinstance(parts, list):
-        for part in parts:
-            if isinstance(part, dict):
-                yield from _first_pieces(part, depth + 1)
+def _special_id(piece: Any, id_by_text: dict[str, int]) -> int | None:
+    """Return the id of a template's piece if it is a special token."""
+    special = piece.get("SpecialToken") if isinstance(piece, dict) else None
+    name = special.get("id") if isinstance(special, dict) else None
+    return id_by_text.get(name) if isinstance(name, str) else None
+
+
+def _text(pair: Any) -> str:
+    """Return the text of a (text, id) pair; empty if it is none."""
+    return pair[0] if isinstance(pair, list) and pair and isinstance(pair[0], str) else ""
