@@ -20,7 +20,7 @@ _MODEL_PATTERNS: tuple[tuple[str, ...], ...] = (
     ("consolidated*.safetensors",),
     ("*.gguf",),
 )
-_SIDE_PATTERNS = ("*.json", "chat_template.jinja", "tokenizer.model")
+_SIDE_PATTERNS = ("*.json", "*_Pooling/config.json", "chat_template.jinja", "tokenizer.model")
 
 
 def run(options: argparse.Namespace) -> int:

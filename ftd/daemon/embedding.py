@@ -16,10 +16,11 @@ from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.manager import ModelManager
 from ftd.engine.messages import Embed
-from ftd.errors import InvalidRequest, PromptTooLong
+from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
 
 MISSING = 'model "{}" not found, try pulling it first'
 _POOLINGS: dict[object, Literal["mean", "cls", "last"]] = {1: "mean", 2: "cls", 3: "last"}
+_RANK = 4  # a model that scores pairs of texts
 
 
 class Embeddings:
@@ -40,7 +41,7 @@ class Embeddings:
             if not request.inputs:
                 return EmbedResult(vectors=np.zeros((0, 0), np.float32))
             ids = await asyncio.to_thread(_encode, model.tokenizer, request.inputs)
-            sequences, cut = _cut(ids, lease.context_tokens, request.truncate)
+            sequences, cut = _cut(ids, lease.context_tokens, request.truncate, model.tokenizer.add_eos)
             message = Embed(
                 request_id=lease.runner.next_request_id(), sequences=sequences, pooling=pooling_of(model)
             )
@@ -55,15 +56,20 @@ class Embeddings:
         )
 
     async def run_legacy(self, request: EmbedRequest) -> EmbedResult:
-        """Return the vector of ``/api/embeddings``: BERT's kin come as they are, all others normalised."""
+        """Return the vector of ``/api/embeddings``: normalised unless BERT's kin does not ask for it."""
         model = await self._catalog.get(request.model, MISSING)
-        return await self.run(request, "bert" not in modelinfo.family(model.info.config))
+        config = model.info.config
+        family = modelinfo.family(config)
+        asks = config.metadata.get(f"{family}.normalize_embeddings") is True
+        return await self.run(request, asks or "bert" not in family)
 
 
 def pooling_of(model: Model) -> Literal["mean", "cls", "last"]:
     """Return how the model's token states become one vector; the mean where it does not say."""
-    config = model.info.config
-    return _POOLINGS.get(config.metadata.get(f"{modelinfo.family(config)}.pooling_type"), "mean")
+    kind = modelinfo.pooling_type(model.info.config)
+    if kind == _RANK:
+        raise Unsupported("a model that ranks pairs of texts embeds none", "use an embedding model")
+    return _POOLINGS.get(kind, "mean")
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -72,7 +78,9 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [tokenizer.encode_document(text) or nothing for text in texts]
 
 
-def _cut(sequences: list[list[int]], window_tokens: int, truncate: bool) -> tuple[list[list[int]], int]:
+def _cut(
+    sequences: list[list[int]], window_tokens: int, truncate: bool, has_end: bool
+) -> tuple[list[list[int]], int]:
     """Return sequences no longer than the window, and how many ids were dropped; an end token stays."""
     cut_tokens, fitting = 0, []
     for idx, ids in enumerate(sequences):
@@ -86,7 +94,7 @@ def _cut(sequences: list[list[int]], window_tokens: int, truncate: bool) -> tupl
                 "shorten it, or say truncate",
             )
         cut_tokens += len(ids) - window_tokens
-        fitting.append([*ids[: window_tokens - 1], ids[-1]])
+        fitting.append([*ids[: window_tokens - 1], ids[-1]] if has_end else ids[:window_tokens])
     return fitting, cut_tokens
 
 

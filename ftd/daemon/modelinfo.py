@@ -24,6 +24,7 @@ import msgspec
 from ftd import units
 from ftd.chat.templates import template_capabilities
 from ftd.errors import BlobNotFound, DamagedBlob, Unsupported
+from ftd.ftw.encoders import MODEL_TYPES as ENCODERS
 from ftd.ftw.format import FtwConfig, parse_config
 from ftd.names import ModelName
 from ftd.registry.manifest import Descriptor, Manifest
@@ -129,9 +130,14 @@ def read_json(store: Store, layer: Descriptor) -> dict[str, Any]:
 
 def capabilities(config: FtwConfig, template: TemplateSource) -> tuple[str, ...]:
     """Return what the model can do: completion or embedding, then what its template adds."""
-    pooling = f"{family(config)}.pooling_type"
-    first = "embedding" if config.metadata.get(pooling) is not None else "completion"
+    embeds = config.architecture in ENCODERS or pooling_type(config) is not None
+    first = "embedding" if embeds else "completion"
     return (first, *template_capabilities(template.kind, template.text))
+
+
+def pooling_type(config: FtwConfig) -> Any:
+    """Return GGUF's number of how token states become one vector; None if the model does not say."""
+    return config.metadata.get(f"{family(config)}.pooling_type")
 
 
 def family(config: FtwConfig) -> str:
