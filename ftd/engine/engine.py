@@ -268,6 +268,8 @@ class Engine:
         """Choose the next id of each sequence that gets one; the second value holds what was asked for."""
         sampled: list[int] = []
         logprobs: dict[int, TokenLogprob] = {}
+        if not batch.sampled_sequences:
+            return sampled, logprobs
         logits = self.model.logits
         for row, sequence in enumerate(batch.sampled_sequences):
             bound = sequence.constraint
