@@ -10,7 +10,12 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ftd.kernels.add_triton import add
-from ftd.kernels.attention_triton import attention_decode, attention_prefill
+from ftd.kernels.attention_triton import (
+    DecodeWorkspace,
+    attention_decode,
+    attention_prefill,
+    block_tokens,
+)
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.embedding_triton import embedding
@@ -255,13 +260,13 @@ class QkvPost(Op):
             self.v.rows(step),
             self.pages.k_pages,
             self.pages.v_pages,
-            step.positions,
             step.kv_index,
+            step.positions,
             self.rotation.inv_freq,
             self.rotation.scale,
-            q_weight=None if q_norm is None else q_norm.weight,
-            k_weight=None if k_norm is None else k_norm.weight,
-            eps=q_norm.eps if q_norm is not None else 0.0,
+            q_norm=None if q_norm is None else q_norm.weight,
+            k_norm=None if k_norm is None else k_norm.weight,
+            eps=0.0 if q_norm is None else q_norm.eps,
         )
 
 
@@ -278,18 +283,20 @@ class Attention(Op):
     scale: float
     window: int
     sinks: torch.Tensor | None
+    workspace: DecodeWorkspace
 
     def run(self, step: DeviceStep) -> None:
         q, out, num = self.q.rows(step), self.out.rows(step), step.num_decode
         pages = (self.k_pages, self.v_pages)
         options = (self.num_heads, self.scale, self.window, self.sinks)
         if num:
-            attention_decode(
-                q[:num], *pages, step.page_table[:num], step.kv_len[:num], *options, out=out[:num]
+            where = (step.page_table[:num], step.kv_len[:num])
+            attention_decode(q[:num], *pages, *where, *options, out=out[:num], workspace=self.workspace)
+        if step.blocks:
+            blocks = step.blocks[block_tokens(self.k_pages, self.num_heads)]
+            attention_prefill(
+                q, *pages, step.page_table, step.q_start, step.positions, blocks, *options, out=out
             )
-        if step.blocks is not None:
-            where = (step.page_table, step.q_start, step.kv_len, step.positions, step.blocks)
-            attention_prefill(q, *pages, *where, *options, out=out)
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ A step is padded to the rows of the graph that runs it. Padding is inert: rows w
 and choose no experts, sequences of length 0 see no keys.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ _SECTION = 16
 class DeviceStep:
     """Views of one step's device arrays, padding included, and what launches must know on the host.
 
-    num_decode: how many sequences come first with one token each. blocks [n, 2] i32: the query blocks of the
-    others, None where there are none.
+    num_decode: how many sequences come first with one token each. blocks: the query blocks [n, 2] i32 of the
+    others, by their size in tokens; empty where there are none.
     """
 
     ids: torch.Tensor
@@ -34,7 +35,7 @@ class DeviceStep:
     page_table: torch.Tensor
     logit_rows: torch.Tensor
     num_decode: int
-    blocks: torch.Tensor | None
+    blocks: dict[int, torch.Tensor]
 
     @property
     def num_tokens(self) -> int:
@@ -71,10 +72,10 @@ class StepMemory:
         self._array = torch.zeros(start, dtype=torch.int32, device=device)
         self.num_bytes = 4 * start
 
-    def upload(self, step: Step, num_rows: int) -> DeviceStep:
+    def upload(self, step: Step, num_rows: int, block_sizes: Iterable[int]) -> DeviceStep:
         """Copy ``step``, padded to ``num_rows`` tokens and sequences if that is not 0; return its views.
 
-        The step before must have ended: its arrays are overwritten.
+        The step before must have ended: its arrays are overwritten. block_sizes: of the query blocks.
         """
         num_tokens, num_sequences = len(step.ids), len(step.kv_len)
         for name in ("ids", "positions", "kv_index", "q_start", "kv_len", "logit_rows"):
@@ -89,13 +90,16 @@ class StepMemory:
         table[:num_sequences, :used] = step.page_table
         self._array.copy_(self._staging, non_blocking=True)
         if num_rows:
-            return self.views(num_rows, num_rows, num_rows, num_rows, None)
+            return self.views(num_rows, num_rows, num_rows, num_rows, {})
         counts = np.diff(step.q_start)
         others = np.flatnonzero(counts != 1)
         num_decode = int(others[0]) if len(others) else num_sequences
-        blocks = None
+        blocks = {}
         if num_decode < num_sequences:
-            blocks = torch.from_numpy(prefill_blocks(step.q_start, num_decode)).to(self._device)
+            for size in block_sizes:
+                blocks[size] = torch.from_numpy(prefill_blocks(step.q_start, size, num_decode)).to(
+                    self._device
+                )
         return self.views(num_tokens, num_sequences, len(step.logit_rows), num_decode, blocks)
 
     def idle(self, num_rows: int) -> DeviceStep:
@@ -104,7 +108,7 @@ class StepMemory:
             self._section(name)[:] = 0
         self._section("kv_index")[:] = -1
         self._array.copy_(self._staging)
-        return self.views(num_rows, num_rows, num_rows, num_rows, None)
+        return self.views(num_rows, num_rows, num_rows, num_rows, {})
 
     def views(
         self,
@@ -112,7 +116,7 @@ class StepMemory:
         num_sequences: int,
         num_logits: int,
         num_decode: int,
-        blocks: torch.Tensor | None,
+        blocks: dict[int, torch.Tensor],
     ) -> DeviceStep:
         """Return the views of a step of these sizes."""
         table = self._tensor("page_table").view(-1, self._columns)

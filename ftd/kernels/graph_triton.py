@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ftd.errors import OutOfMemory
 from ftd.kernels import cuda_program as ops
+from ftd.kernels.attention_triton import DecodeWorkspace, block_tokens, decode_workspace
 from ftd.kernels.cuda_fusion import fuse
 from ftd.kernels.cuda_program import DeviceBuffer, DeviceRouting, Op
 from ftd.kernels.cuda_step import DeviceStep, StepMemory
@@ -68,6 +69,8 @@ class CudaGraph:
         self._vectors: dict[int, tuple[Floats, torch.Tensor]] = {}
         self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
         self._buffers: list[DeviceBuffer] = []
+        self._block_sizes: set[int] = set()
+        self._workspaces: dict[tuple[int, ...], DecodeWorkspace] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._steps = StepMemory(self._limits, device)
         self._step: DeviceStep | None = None
@@ -179,8 +182,10 @@ class CudaGraph:
             raise ValueError(
                 f"query heads must be a multiple of key-value heads, got {num_heads} and {k_pages.shape[1]}"
             )
+        self._block_sizes.add(block_tokens(k_pages, num_heads))
         weight = None if sinks is None else self._vector(sinks)
-        self._record(ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight))
+        workspace = self._workspace(num_heads, k_pages)
+        self._record(ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace))
 
     def route_topk(
         self,
@@ -272,7 +277,7 @@ class CudaGraph:
         bucket = 0
         if num_tokens == len(kv_len) == num_logits:
             bucket = next((rows for rows in self._graphs if rows >= num_tokens), 0)
-        self._step = self._steps.upload(step, bucket)
+        self._step = self._steps.upload(step, bucket, self._block_sizes)
         if bucket:
             self._graphs[bucket].replay()
             return
@@ -372,6 +377,18 @@ class CudaGraph:
         if id(values) not in self._vectors:
             self._vectors[id(values)] = values, torch.from_numpy(values.copy()).to(self._device)
         return self._vectors[id(values)][1]
+
+    def _workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
+        """Return the memory that splits of a decode attention share; layers of one shape use the same."""
+        _, groups, channels, _ = k_pages.shape
+        key = (num_heads, groups, channels)
+        if key not in self._workspaces:
+            limits = self._limits
+            keys = limits.max_pages_per_sequence * limits.page_size
+            made = decode_workspace(limits.max_sequences, num_heads, groups, channels, keys, self._device)
+            self._workspaces[key] = made
+            self._buffer_bytes += 4 * (made.parts.numel() + made.counts.numel())
+        return self._workspaces[key]
 
     def _allocate(self, make: Any) -> Any:
         try:

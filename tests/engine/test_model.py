@@ -52,7 +52,11 @@ def models(oracle: tiny.Tiny, pool: Pool) -> Callable[[str], Model]:
 
 
 def build(
-    oracle: tiny.Tiny, make_graph: Any = ReferenceGraph, pool: Any = None, precision: str = "f32"
+    oracle: tiny.Tiny,
+    make_graph: Any = ReferenceGraph,
+    pool: Any = None,
+    precision: str = "f32",
+    make_pages: Any = np.zeros,
 ) -> Model:
     """Build the engine's model of ``oracle`` with room for four sequences."""
     config = model_config.make(oracle.architecture, oracle.hyperparameters)
@@ -68,6 +72,7 @@ def build(
         max_sequences=4,
         max_logits=4 * 70,
         precision=precision,
+        make_pages=make_pages,
     )
 
 

@@ -1,0 +1,65 @@
+"""Every family on the kernels of a card against transformers: a prompt, chunks, decode beside prefill, batches.
+
+Without a card the kernels run in Triton's interpreter, so the whole recorded and fused program is tested
+anywhere; on a card decode steps replay captured graphs.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+from ftd.engine import devices
+from ftd.engine.model import Model
+from tests.engine import test_model, tiny
+from tests.engine.test_model import PROMPT, assert_close, run
+
+# What Triton's kernels cannot compute yet; auto falls back to the processor for them
+UNSUPPORTED: frozenset[str] = frozenset()
+
+
+def device() -> devices.Device:
+    """Return the card, or the interpreter where there is none."""
+    return devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
+
+
+@pytest.fixture(scope="module", params=[*tiny.CASES, *tiny.MOE_CASES])
+def oracle(request: pytest.FixtureRequest) -> tiny.Tiny:
+    """Every family."""
+    return tiny.make(request.param)
+
+
+@pytest.fixture(scope="module")
+def models(oracle: tiny.Tiny) -> Callable[[str], Model]:
+    """Builds the model in a precision, once."""
+
+    def build(precision: str) -> Model:
+        place = device()
+        made: Any = functools.partial(place.make_graph)
+        return test_model.build(oracle, made, None, precision, place.make_pages)
+
+    return functools.cache(build)
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_prompt_then_decode_beside_another_prompt(
+    models: Callable[[str], Model], oracle: tiny.Tiny, precision: str
+) -> None:
+    model, ids = models(precision), PROMPT[:20]
+    theirs = oracle.logits(ids)
+    assert_close(run(model, [(0, ids[:18], 0)]), theirs[:18], precision)
+    assert_close(run(model, [(0, [ids[18]], 18)]), theirs[18:19], precision)
+    both = run(model, [(0, [ids[19]], 19), (1, ids[:5], 0)])
+    assert_close(both, np.concatenate([theirs[19:], theirs[:5]]), precision)
+
+
+def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
+    model = models("f32")
+    prompts = [PROMPT[:3], PROMPT[10:27], PROMPT[30:31]]
+    run(model, [(row, ids[:-1], 0) for row, ids in enumerate(prompts) if len(ids) > 1])
+    together = run(model, [(row, ids[-1:], len(ids) - 1) for row, ids in enumerate(prompts)])
+    assert_close(together, np.concatenate([oracle.logits(ids)[-1:] for ids in prompts]))
