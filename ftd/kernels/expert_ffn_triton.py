@@ -1,10 +1,10 @@
 """expert_ffn on a GPU: the weights of each expert are read once a step, from the slot that ``slot_of`` names.
 
-Two kernels do the work: gate, up and the activation give ``h`` [T*K, F], then down gives ``parts`` [T*K, D].
-Decode (up to 16 tokens) needs nothing else: programs find their tokens in ``ids``, and the last program to
-finish a span of D adds the parts of each token. Prefill first sorts the pairs by expert and adds the parts in a
-kernel of its own. Parts are added in the order of the choices: no result depends on which program came last, nor
-on other tokens.
+Two kernels do the work: gate, up and the activation give ``h`` [T*K, F], then down gives ``parts`` [T*K,
+D]. Decode (up to 16 tokens) needs nothing else: programs find their tokens in ``ids``, and the last program
+to finish a span of D adds the parts of each token. Prefill first sorts the pairs by expert and adds the
+parts in a kernel of its own. Parts are added in the order of the choices: no result depends on which
+program came last, nor on other tokens.
 """
 
 from typing import NamedTuple
