@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ftd import log
@@ -26,8 +25,8 @@ from ftd.daemon.create_request import CreateRequest
 from ftd.errors import BlobNotFound, InvalidRequest, ModelNotFound, Unsupported
 from ftd.ftw.import_gguf import import_gguf
 from ftd.ftw.import_safetensors import import_safetensors
-from ftd.ftw.imported import ImportedModel, Progress
-from ftd.ftw.sink import BlobSink, BlobWriter
+from ftd.ftw.imported import ImportedModel, Progress, conversion_key
+from ftd.ftw.sink import BlobSink, BlobWriter, StagedBlobWriter
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, Manifest, build_manifest
 from ftd.registry.store import Store
@@ -59,6 +58,11 @@ class _Recorder:
         """Start a blob."""
         return _RecordedWriter(self._store.blobs.new(), self)
 
+    def stage(self, name: str, chunk_bytes: int) -> StagedBlobWriter | None:
+        """Go on with a staged blob."""
+        staged = self._store.blobs.stage(name, chunk_bytes)
+        return None if staged is None else _RecordedStagedWriter(staged, self)
+
     def add(self, digest: str) -> None:
         """Note a committed blob."""
         self._hold.enter_context(self._store.hold([digest]))
@@ -88,6 +92,17 @@ class _RecordedWriter:
 
     def __exit__(self, *_: object) -> None:
         self._writer.abort()
+
+
+class _RecordedStagedWriter(_RecordedWriter):
+    """The same for a staged blob."""
+
+    def __init__(self, writer: StagedBlobWriter, recorder: _Recorder) -> None:
+        super().__init__(writer, recorder)
+        self.kept, self.chunks, self.checkpoint = writer.kept, writer.chunks, writer.checkpoint
+
+    def __enter__(self) -> "_RecordedStagedWriter":
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +230,7 @@ async def _from_model(
     if not digests:
         raise Unsupported(f"model has neither FTW nor GGUF weights: {display}")
     imported: ImportedModel | None = None
-    source = _gguf([store.blobs.path(digest) for digest in digests])
+    source = _gguf(store, {str(number): digest for number, digest in enumerate(digests)})
     async with contextlib.aclosing(_import(source, recorder)) as steps:
         async for item in steps:
             if isinstance(item, dict):
@@ -291,8 +306,10 @@ async def _import(source: _Source, sink: BlobSink) -> AsyncGenerator[Status | Im
             await asyncio.shield(task)
 
 
-def _gguf(paths: Sequence[Path], quantization: str | None = None) -> _Source:
-    return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report, quantization))
+def _gguf(store: Store, files: Mapping[str, str], quantization: str | None = None) -> _Source:
+    paths = [store.blobs.path(files[name]) for name in sorted(files)]
+    key = conversion_key(files, quantization)
+    return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report, quantization, key))
 
 
 def _source(store: Store, request: CreateRequest) -> _Source:
@@ -305,26 +322,24 @@ def _source(store: Store, request: CreateRequest) -> _Source:
             raise BlobNotFound(f"blob not found: {files[name]}", f"upload {name} first")
     if any(name.endswith(".safetensors") for name in files):
         paths = {name: store.blobs.path(digest) for name, digest in files.items()}
+        key = conversion_key(files, request.quantization)
         return _Source(
             "converting safetensors",
-            lambda sink, report: import_safetensors(paths, sink, report, request.quantization),
+            lambda sink, report: import_safetensors(paths, sink, report, request.quantization, key),
         )
-    return _gguf(_gguf_paths(store, files), request.quantization)
+    _check_gguf(store, files)
+    return _gguf(store, files, request.quantization)
 
 
-def _gguf_paths(store: Store, files: Mapping[str, str]) -> list[Path]:
-    """Return the blobs of ``files`` in the order of their names; raise unless all are GGUF."""
-    paths = []
+def _check_gguf(store: Store, files: Mapping[str, str]) -> None:
+    """Raise unless all ``files`` are GGUF."""
     for name in sorted(files):
         with store.blobs.open(files[name]) as file:
             magic = file.read(4)
-        if magic == b"GGUF":
-            paths.append(store.blobs.path(files[name]))
-        elif name.endswith(".gguf"):
-            raise InvalidRequest(f"supplied file was not in GGUF format: {name}")
-        else:
+        if magic != b"GGUF":
+            if name.endswith(".gguf"):
+                raise InvalidRequest(f"supplied file was not in GGUF format: {name}")
             raise Unsupported(f"unknown type: {name}", "give GGUF or safetensors files")
-    return paths
 
 
 async def _apply(store: Store, draft: _Draft, request: CreateRequest, renderer: Renderer) -> None:

@@ -79,10 +79,18 @@ def write(writer: FtwWriter, banks: Mapping[int, Sequence[Bank]], done: Callable
     num_experts = layers[0][0].num_experts
     shapes = [[(bank.role, bank.format, bank.shape) for bank in layer] for layer in layers]
     writer.begin_experts(num_experts, list(banks), shapes)
-    reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
+    reads = (
+        _nothing if writer.has_expert(row * num_experts + expert) else partial(_record, layer, expert)
+        for row, layer in enumerate(layers)
+        for expert in range(num_experts)
+    )
     for number, record in enumerate(prefetched(reads)):
         writer.add_expert(record)
         done(sum(bank.expert_bytes for bank in layers[number // num_experts]))
+
+
+def _nothing() -> None:
+    """Read no record, for one that an earlier conversion wrote."""
 
 
 def _record(layer: Sequence[Bank], expert: int) -> dict[str, QuantMatrix]:

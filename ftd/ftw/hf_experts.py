@@ -80,12 +80,20 @@ def write(
     shapes = [[(share.role, share.format, share.shape) for share in layer] for layer in layers]
     writer.begin_experts(num_experts, list(shares), shapes)
     bytes_by_row = [source_bytes(layer) for layer in layers]
-    reads = [partial(_record, layer, expert) for layer in layers for expert in range(num_experts)]
+    reads = (
+        _nothing if writer.has_expert(row * num_experts + expert) else partial(_record, layer, expert)
+        for row, layer in enumerate(layers)
+        for expert in range(num_experts)
+    )
     for number, record in enumerate(prefetched(reads)):
         writer.add_expert(record)
         row, expert = divmod(number, num_experts)
         layer_bytes = bytes_by_row[row]
         done(layer_bytes * (expert + 1) // num_experts - layer_bytes * expert // num_experts)
+
+
+def _nothing() -> None:
+    """Read no record, for one that an earlier conversion wrote."""
 
 
 def _record(layer: Sequence[Share], expert: int) -> dict[str, QuantMatrix]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import gguf_blocks, gguf_experts
 from ftd.ftw.format import FtwConfig, Json
+from ftd.ftw.fused_rows import Run, rows_of, slabs
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_families import drafting_layers, family_of, hyperparameters
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
@@ -55,7 +56,7 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One tensor to copy; ``head_dim`` is set where rows must be sorted back."""
+    """One tensor to copy; ``head_dim`` is set where rows must be sorted back, ``runs`` where not all are taken."""
 
     file: GgufFile
     info: TensorInfo
@@ -64,6 +65,7 @@ class _Planned:
     shape: tuple[int, int]
     head_dim: int
     vector: bool
+    runs: tuple[Run, ...] = ()
 
 
 def import_gguf(
@@ -71,12 +73,14 @@ def import_gguf(
     sink: BlobSink,
     progress: Progress = no_progress,
     quantization: str | None = None,
+    key: str | None = None,
 ) -> ImportedModel:
     """Convert a GGUF model to FTW blobs in ``sink``.
 
     paths: one file, any one shard with the others beside it, or all shards in any order.
     quantization: None keeps what the file has; else the matrices of a model of floats become this format.
-    progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidGguf or Unsupported.
+    progress(done_bytes, total_bytes) counts bytes of weights. key: as in FtwWriter.
+    Raises InvalidGguf or Unsupported.
     """
     started = time.monotonic()
     with GgufModel.open(paths) as model:
@@ -99,7 +103,7 @@ def import_gguf(
         template = model.metadata.get("tokenizer.chat_template")
         total = sum(planned.info.num_bytes for planned in plan)
         total += sum(bank.info.num_bytes for banks in experts.values() for bank in banks)
-        with FtwWriter(sink) as writer:
+        with FtwWriter(sink, key=key) as writer:
             done, scratch = 0, _Scratch()
 
             def advance(num_bytes: int) -> None:
@@ -142,7 +146,7 @@ def _plan(
         name = part.name if layer is None else f"model.layers.{layer}.{part.name}"
         if gguf_name in model.source:
             file, info = model.source[gguf_name]
-            planned = _planned(file, info, name, part, tuple(size[x] for x in part.shape), size["C"])
+            planned = _planned(file, info, name, part, size)
             format = target(name, planned.format, planned.shape[1], None if planned.vector else quantization)
             plan.append(replace(planned, format=format))
         elif part.required:
@@ -166,11 +170,12 @@ def _predicts_ahead(name: str, model: GgufModel, num_layers: int) -> bool:
     return match is not None and num_layers <= int(match[1]) < num_layers + drafting_layers(model)
 
 
-def _planned(
-    file: GgufFile, info: TensorInfo, name: str, part: Part, shape: tuple[int, ...], head_dim: int
-) -> _Planned:
-    if info.dims != tuple(reversed(shape)):
-        raise InvalidGguf(f"tensor {info.name} has dims {list(info.dims)} instead of {list(reversed(shape))}")
+def _planned(file: GgufFile, info: TensorInfo, name: str, part: Part, size: dict[str, int]) -> _Planned:
+    shape, head_dim = tuple(size[letter] for letter in part.shape), size["C"]
+    fused = rows_of(part.fused, size) if part.fused else None
+    dims = (*reversed(shape[1:]), shape[0] if fused is None else fused.stored)
+    if info.dims != dims:
+        raise InvalidGguf(f"tensor {info.name} has dims {list(info.dims)} instead of {list(dims)}")
     matrix = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
     format = gguf_blocks.format_of(info.type, info.name)
     if len(shape) == 1:
@@ -179,7 +184,9 @@ def _planned(
         format = "f32"
     if part.interleaved and head_dim % 2:
         raise InvalidGguf(f"the head size is odd: {head_dim}")
-    return _Planned(file, info, name, format, matrix, head_dim if part.interleaved else 0, len(shape) == 1)
+    runs = () if fused is None else fused.runs
+    sorted_dim = head_dim if part.interleaved else 0
+    return _Planned(file, info, name, format, matrix, sorted_dim, len(shape) == 1, runs)
 
 
 class _Scratch:
@@ -231,8 +238,7 @@ class _Slabs:
 
     def plane(self, name: str) -> Iterator[NDArray[np.generic]]:
         """Yield one plane, slab by slab."""
-        for first in range(0, self._planned.shape[0], self._rows):
-            rows = min(self._rows, self._planned.shape[0] - first)
+        for first, rows in slabs(self._planned.runs or ((0, self._planned.shape[0]),), self._rows):
             if first != self._first:
                 raw = self._scratch.take(rows * self._row_bytes)
                 self._planned.file.read_into(raw, self._planned.info, first * self._row_bytes)

@@ -62,13 +62,15 @@ def import_safetensors(
     sink: BlobSink,
     progress: Progress = no_progress,
     quantization: str | None = None,
+    key: str | None = None,
 ) -> ImportedModel:
     """Convert a Hugging Face checkpoint to FTW blobs in ``sink``.
 
     files: names in the checkpoint's folder -> where the files lie; config.json, tokenizer.json, the weights
     and their index, and what there is of generation_config.json, tokenizer_config.json, chat_template.jinja.
     quantization: None, or a format for all matrices but routers; embeddings and output stay at q8_0.
-    progress(done_bytes, total_bytes) counts bytes of weights. Raises InvalidCheckpoint or Unsupported.
+    progress(done_bytes, total_bytes) counts bytes of weights. key: as in FtwWriter.
+    Raises InvalidCheckpoint or Unsupported.
     """
     check_name(quantization)
     started = time.monotonic()
@@ -93,7 +95,7 @@ def import_safetensors(
         )
         total = sum(tensor.source_bytes for tensor in dense)
         total += sum(hf_experts.source_bytes(layer) for layer in experts.values())
-        with FtwWriter(sink) as writer:
+        with FtwWriter(sink, key=key) as writer:
             done = 0
 
             def advance(num_bytes: int) -> None:

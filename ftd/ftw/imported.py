@@ -1,13 +1,17 @@
 """What every importer hands back, and how it tells of its progress."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ftd import __version__
 from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Json
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.writer import BlobDescriptor, WrittenModel
 
 Progress = Callable[[int, int], None]
+# Goes up when an importer makes other bytes of the same source: staged bytes of older ones do not fit then
+CONVERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,17 @@ class ImportedModel:
     chat_template: str | None
     system: str | None = None
     parameters: dict[str, Json] = field(default_factory=dict)
+
+
+def conversion_key(files: Mapping[str, str], quantization: str | None) -> str:
+    """Return a key for FtwWriter: name -> digest of the source's files, and what they are converted to."""
+    facts = [
+        str(CONVERSION),
+        __version__,
+        quantization or "",
+        *(f"{n}={d}" for n, d in sorted(files.items())),
+    ]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
 
 def write_tokenizer(sink: BlobSink, data: bytes) -> BlobDescriptor:

@@ -1,4 +1,4 @@
-"""Where new blobs go: the two protocols that the writer needs, and a sink that is a plain directory.
+"""Where new blobs go: the protocols that the writer needs, and a sink that is a plain directory.
 
 ``ftd.registry`` has the sink of the store. A blob appears under its name only after ``commit``: bytes go to a
 temporary file, then fsync, then rename; leaving the ``with`` block without a commit removes what was written.
@@ -33,11 +33,29 @@ class BlobWriter(Protocol):
     ) -> object: ...
 
 
+class StagedBlobWriter(BlobWriter, Protocol):
+    """One blob that an earlier writer may have begun: its first ``kept`` bytes are there.
+
+    chunks: the sha256 (hex) of each whole chunk of them.
+    """
+
+    kept: int
+    chunks: list[str]
+
+    def checkpoint(self, chunk: str, /) -> None:
+        """Note the sha256 (hex) of the next chunk, whose bytes were all written."""
+
+    def __enter__(self) -> Self: ...
+
+
 class BlobSink(Protocol):
     """Makes blob writers."""
 
     def new(self) -> BlobWriter:
         """Return a writer for one more blob."""
+
+    def stage(self, name: str, chunk_bytes: int, /) -> StagedBlobWriter | None:
+        """Go on with the blob staged under ``name``, or start it; None where that is not possible."""
 
 
 class DirectorySink:
@@ -49,6 +67,10 @@ class DirectorySink:
     def new(self) -> "DirectoryBlobWriter":
         """Return a writer for one more blob."""
         return DirectoryBlobWriter(self.directory)
+
+    def stage(self, name: str, chunk_bytes: int) -> None:
+        """Say that nothing is staged here."""
+        return None
 
     def path(self, digest: str) -> Path:
         """Return where the blob of ``digest`` lies or would lie."""

@@ -4,6 +4,9 @@ config describes them.
 Memory stays bounded by the slabs that the caller hands in and by one expert record: nothing else is kept but
 offsets and hashes. Only ``finish`` makes blobs visible; leaving the ``with`` block early leaves nothing
 behind.
+
+With a ``key`` a conversion whose process was killed is gone on with: the same key stands for the same bytes,
+so what lies staged under it is not made again. Tensors and records inside it are not even read.
 """
 
 import hashlib
@@ -36,7 +39,7 @@ from ftd.ftw.format import (
     plane_bytes,
 )
 from ftd.ftw.sink import BlobSink
-from ftd.kernels.quant import FORMATS, QuantMatrix
+from ftd.kernels.quant import FORMATS, QuantFormat, QuantMatrix
 
 EXPERT_BLOB_BYTES = 2 << 30  # few files, and none too large to fetch again
 _ZEROS = bytes(TENSOR_ALIGNMENT_BYTES)
@@ -68,11 +71,11 @@ class WrittenModel:
 class ChunkHasher:
     """The sha256 of every ``chunk_bytes`` of a stream."""
 
-    def __init__(self, chunk_bytes: int) -> None:
+    def __init__(self, chunk_bytes: int, done: Sequence[str] = ()) -> None:
         self._chunk_bytes = chunk_bytes
         self._hash = hashlib.sha256()
         self._filled = 0
-        self._done: list[str] = []
+        self.done = list(done)
 
     def update(self, data: memoryview) -> None:
         """Add bytes of the stream."""
@@ -88,26 +91,33 @@ class ChunkHasher:
         """Return the hashes, the last one of a short chunk if there is a rest."""
         if self._filled:
             self._next()
-        return self._done
+        return self.done
 
     def _next(self) -> None:
-        self._done.append(self._hash.hexdigest())
+        self.done.append(self._hash.hexdigest())
         self._hash, self._filled = hashlib.sha256(), 0
 
 
 class _BlobStream:
     """One blob while it is written: its size so far, the hashes of its chunks, and padding."""
 
-    def __init__(self, sink: BlobSink, media_type: str, chunk_bytes: int, hasher: ThreadPoolExecutor) -> None:
-        self._blob = sink.new()
+    def __init__(
+        self, sink: BlobSink, media_type: str, chunk_bytes: int, hasher: ThreadPoolExecutor, name: str | None
+    ) -> None:
+        self._staged = None if name is None else sink.stage(name, chunk_bytes)
+        self._blob = self._staged or sink.new()
         self._media_type = media_type
         self._chunk_bytes = chunk_bytes
-        self._chunks = ChunkHasher(chunk_bytes)
+        self._chunks = ChunkHasher(chunk_bytes, self._staged.chunks if self._staged else ())
         self._hasher = hasher
+        self.kept = self._staged.kept if self._staged else 0
+        self._noted = len(self._chunks.done)
         self.position = 0
 
     def write(self, data: memoryview) -> None:
-        """Append bytes."""
+        """Append bytes; those that are there already are not written again."""
+        self.position += len(data)
+        data = data[max(self.kept - (self.position - len(data)), 0) :]
         if len(data) < _PARALLEL_BYTES:
             self._chunks.update(data)
             self._blob.write(data)
@@ -115,7 +125,25 @@ class _BlobStream:
             hashed = self._hasher.submit(self._chunks.update, data)
             self._blob.write(data)
             hashed.result()
-        self.position += len(data)
+        self._note()
+
+    def end(self) -> None:
+        """Say that no more bytes come."""
+        self._chunks.finish()
+        self._note()
+
+    def _note(self) -> None:
+        if self._staged is not None:
+            for chunk in self._chunks.done[self._noted :]:
+                self._staged.checkpoint(chunk)
+        self._noted = len(self._chunks.done)
+
+    def skip(self, position: int) -> bool:
+        """Move on to ``position`` if all bytes before it are there already; say whether they are."""
+        if position > self.kept:
+            return False
+        self.position = position
+        return True
 
     def pad(self, alignment: int) -> None:
         """Append zeros up to a multiple of ``alignment``."""
@@ -199,17 +227,22 @@ class _Records:
         return self._record.data
 
 
+def _places(spec: QuantFormat, shape: tuple[int, int], position: int) -> tuple[list[PlaneEntry], int]:
+    """Place the planes of a tensor from ``position`` on; return their entries and where the last one ends."""
+    planes, alignment = [], TENSOR_ALIGNMENT_BYTES
+    for plane, num_bytes in zip(spec.planes, plane_bytes(spec, shape), strict=True):
+        position = align(position, alignment)
+        planes.append(PlaneEntry(name=plane.name, offset=position))
+        position += num_bytes
+        alignment = PLANE_ALIGNMENT_BYTES
+    return planes, position
+
+
 def _layout(tensors: Sequence[ExpertTensor]) -> tuple[list[TensorEntry], int]:
     """Place the tensors of one expert; return their entries and the bytes of a record."""
     layout, position = [], 0
     for role, format, shape in tensors:
-        planes, alignment = [], TENSOR_ALIGNMENT_BYTES
-        spec = FORMATS[format]
-        for plane, num_bytes in zip(spec.planes, plane_bytes(spec, shape), strict=True):
-            position = align(position, alignment)
-            planes.append(PlaneEntry(name=plane.name, offset=position))
-            position += num_bytes
-            alignment = PLANE_ALIGNMENT_BYTES
+        planes, position = _places(FORMATS[format], shape, position)
         layout.append(TensorEntry(name=role, format=format, shape=shape, planes=planes))
     return layout, align(position, TENSOR_ALIGNMENT_BYTES)
 
@@ -218,14 +251,20 @@ class FtwWriter:
     """Streams tensors into one dense blob of ``sink`` and experts into others. One thread; leaving aborts."""
 
     def __init__(
-        self, sink: BlobSink, chunk_bytes: int = CHUNK_BYTES, expert_blob_bytes: int = EXPERT_BLOB_BYTES
+        self,
+        sink: BlobSink,
+        chunk_bytes: int = CHUNK_BYTES,
+        expert_blob_bytes: int = EXPERT_BLOB_BYTES,
+        key: str | None = None,
     ) -> None:
+        """Begin; ``key`` names the source, how it is converted and by which version, or is None."""
         self._sink = sink
+        self._key = key
         self._chunk_bytes = chunk_bytes
         self._expert_blob_bytes = expert_blob_bytes
         self._hasher = ThreadPoolExecutor(1, "ftw-hash")
-        self._dense = _BlobStream(sink, DENSE_MEDIA_TYPE, chunk_bytes, self._hasher)
-        self._streams = [self._dense]
+        self._streams: list[_BlobStream] = []
+        self._dense = self._stream(DENSE_MEDIA_TYPE)
         self._records: _Records | None = None
         self._tensors: list[TensorEntry] = []
 
@@ -241,6 +280,10 @@ class FtwWriter:
         entries = []
         alignment = TENSOR_ALIGNMENT_BYTES
         sizes = plane_bytes(spec, shape)
+        placed, end = _places(spec, shape, self._dense.position)
+        if self._dense.skip(end):
+            self._tensors.append(TensorEntry(name=name, format=format, shape=shape, planes=placed))
+            return
         for plane, slabs, num_bytes in zip(spec.planes, planes, sizes, strict=True):
             self._dense.pad(alignment)
             start = self._dense.position
@@ -266,13 +309,44 @@ class FtwWriter:
         assert self._records is None
         self._records = _Records(num_experts, layers, tensors, self._expert_blob_bytes)
 
-    def add_expert(self, matrices: Mapping[str, QuantMatrix]) -> None:
-        """Append the next record: all experts of the first layer, then those of the next."""
-        assert self._records is not None and self._records.missing
-        if self._records.count % self._records.draft.records_per_blob == 0:
-            stream = _BlobStream(self._sink, EXPERTS_MEDIA_TYPE, self._chunk_bytes, self._hasher)
-            self._streams.append(stream)
-        self._streams[-1].write(self._records.next(matrices))
+    def has_expert(self, number: int) -> bool:
+        """Say whether record ``number``, counted over all layers, lies staged: ``add_expert`` needs no more.
+
+        Ask for one number after the other.
+        """
+        assert self._records is not None
+        record_bytes, per_blob = self._records.draft.record_bytes, self._records.draft.records_per_blob
+        return self._expert_stream(number).kept >= (number % per_blob + 1) * record_bytes
+
+    def add_expert(self, matrices: Mapping[str, QuantMatrix] | None) -> None:
+        """Append the next record: all experts of the first layer, then those of the next.
+
+        None if ``has_expert`` said that it lies staged.
+        """
+        records = self._records
+        assert records is not None and records.missing
+        stream = self._expert_stream(records.count)
+        if matrices is None:
+            records.count += 1
+            is_there = stream.skip(stream.position + records.draft.record_bytes)
+            assert is_there, records.count
+        else:
+            stream.write(records.next(matrices))
+        if records.count % records.draft.records_per_blob == 0 or not records.missing:
+            stream.end()
+
+    def _expert_stream(self, number: int) -> _BlobStream:
+        """Return the blob of record ``number``; begin it if it is the next one."""
+        assert self._records is not None
+        index = 1 + number // self._records.draft.records_per_blob
+        return self._stream(EXPERTS_MEDIA_TYPE) if index == len(self._streams) else self._streams[index]
+
+    def _stream(self, media_type: str) -> _BlobStream:
+        """Begin the next blob."""
+        name = None if self._key is None else f"{self._key}-{len(self._streams)}"
+        stream = _BlobStream(self._sink, media_type, self._chunk_bytes, self._hasher, name)
+        self._streams.append(stream)
+        return stream
 
     def finish(self, draft: FtwConfig) -> WrittenModel:
         """Commit all blobs and the config: ``draft`` with the tensors and blobs that were written."""

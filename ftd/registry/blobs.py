@@ -5,6 +5,7 @@
     blobs/sha256-<64 hex>-partial.json    which bytes of it are there
     blobs/writing-<random>                a blob being written; locked by its writer while it lives
     blobs/upload-<32 hex>                 an upload session of the registry server
+    blobs/staged-<name>                   a blob that a later writer can go on with (ftd.registry.staging)
 
 A new blob is written to a temporary file, hashed on the way, synced, renamed, and its folder synced. A kill
 at any moment leaves a temporary file without a lock, which ``Store.sweep`` removes.
@@ -24,6 +25,7 @@ from typing import Self
 
 from ftd.errors import BlobNotFound, CorruptData, DamagedBlob, DigestMismatch
 from ftd.names import parse_digest
+from ftd.registry.staging import STAGED, StagedWriter
 
 WRITING = "writing-"
 UPLOAD = "upload-"
@@ -141,6 +143,22 @@ class BlobStore:
     def new(self) -> BlobWriter:
         """Start a blob whose digest is not known yet."""
         return BlobWriter(self)
+
+    def stage(self, name: str, chunk_bytes: int) -> StagedWriter | None:
+        """Go on with the blob staged under ``name``, or start it; None if another writer is at it."""
+        path = self.folder / f"{STAGED}{name}"
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            if not lock_or_close(fd):
+                return None
+            # Between open and lock its writer may have committed it, or a sweep removed it
+            if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
+                return StagedWriter(self, path, fd, chunk_bytes)
+            os.close(fd)
+
+    def sync(self) -> None:
+        """Make renames and removals of blobs durable."""
+        sync_folder(self.folder)
 
     def put(self, data: bytes | bytearray | memoryview, expected: str | None = None) -> tuple[str, int]:
         """Store bytes held in memory; return digest and size."""

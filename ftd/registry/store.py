@@ -26,6 +26,7 @@ from ftd.errors import CorruptData, InvalidName, InvalidRequest, ModelNotFound
 from ftd.names import ModelName
 from ftd.registry.blobs import PARTIAL, UPLOAD, WRITING, BlobStore, lock_or_close, sync_folder
 from ftd.registry.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from ftd.registry.staging import STAGED
 
 # An uploaded blob waits for its manifest: nothing unreferenced is removed before it is this old.
 YOUNG_S = 3600
@@ -149,9 +150,9 @@ class Store:
     def sweep(self, *, now_s: float | None = None, prune: bool = True) -> Sequence[Path]:
         """Clean up after crashes, at the start of the daemon; return the files that were removed.
 
-        Removed: files of dead writers; uploads a day old; partial downloads two weeks old, or whose blob came
-        another way; and blobs over an hour old that no manifest names, unless ``prune`` is off or some
-        manifest does not parse.
+        Removed: files of dead writers; uploads a day old; staged blobs two weeks old; partial downloads two
+        weeks old, or whose blob came another way; and blobs over an hour old that no manifest names, unless
+        ``prune`` is off or some manifest does not parse.
         """
         now_s = time.time() if now_s is None else now_s
         with self._locked():
@@ -169,6 +170,7 @@ class Store:
                 (path.name.startswith(WRITING), 0),
                 (path.name.startswith(UPLOAD), STALE_UPLOAD_S),
                 (PARTIAL in path.name, STALE_PARTIAL_S),
+                (path.name.startswith(STAGED), STALE_PARTIAL_S),
                 (self._is_superseded(path.name), 0),
             ):
                 if is_kind and _remove_unlocked(path, now_s - stale_s):

@@ -1,7 +1,9 @@
 """Checked against the texts and layer digests of the reference page; the weights are a tiny GGUF file."""
 
 import asyncio
+import functools
 import hashlib
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ from ftd.errors import (
     ModelNotFound,
     Unsupported,
 )
+from ftd.ftw import import_gguf
+from ftd.ftw.gguf import GgufFile
+from ftd.ftw.writer import FtwWriter
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, build_manifest
 from ftd.registry.store import Store
@@ -372,3 +377,31 @@ def nothing_unfinished(store: Store) -> Iterator[None]:
     yield
     for path in store.blobs.folder.iterdir():
         assert path.name == "sha256-" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+async def test_a_create_goes_on_where_a_killed_daemon_was(
+    store: Store, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the store taken while the file is converted is what a kill leaves."""
+    copy, read = tmp_path / "copy", 0
+    read_into = GgufFile.read_into
+
+    def copied_at_the_end(file: GgufFile, out: Any, info: Any, start: int) -> None:
+        nonlocal read
+        read += len(out)
+        if info.name == "blk.1.ffn_down.weight" and not copy.exists():
+            shutil.copytree(store.models_dir, copy, ignore=shutil.ignore_patterns("copy"))
+        read_into(file, out, info, start)
+
+    monkeypatch.setattr(import_gguf, "FtwWriter", functools.partial(FtwWriter, chunk_bytes=4096))
+    monkeypatch.setattr(GgufFile, "read_into", copied_at_the_end)
+    uploads = upload(store)
+    await made(store, renderer, files=uploads)
+    whole, read = read, 0
+    killed = Store(copy)
+    killed.sweep()
+    assert any(name.startswith("staged-") for name in files_in(killed)) and killed.list() == []
+    await made(killed, renderer, files=uploads)
+    assert read < whole / 3
+    assert files_in(killed) == files_in(store)
+    assert killed.read(parse_name("m")).raw == store.read(parse_name("m")).raw

@@ -15,6 +15,9 @@ class MemorySink:
         """Return a writer for one more blob."""
         return MemoryBlobWriter(self)
 
+    def stage(self, name: str, chunk_bytes: int) -> None:
+        """Say that nothing is staged here."""
+
 
 class MemoryBlobWriter:
     """One blob while it is written."""

@@ -1,0 +1,122 @@
+"""Blobs under construction that outlive their writer: a later writer of the same name goes on with them.
+
+    blobs/staged-<name>            the bytes so far; locked by their writer while it lives
+    blobs/staged-<name>.chunks     the sha256 of every chunk of them, one hex line each; the last may be short
+
+A new writer reads the chunks again and keeps those whose hashes are as written down, so nothing depends on
+what reached the disk before a crash. ``Store.sweep`` removes what nobody went on with for two weeks.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ftd.errors import DigestMismatch
+
+if TYPE_CHECKING:
+    from ftd.registry.blobs import BlobStore
+
+STAGED = "staged-"
+CHUNKS = ".chunks"
+MAX_JOURNAL_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+_LINE = re.compile(rb"[0-9a-f]{64}\n")
+
+
+class StagedWriter:
+    """One blob being written, from byte ``kept`` on; the bytes before are there already.
+
+    Owned by one thread at a time. As a context manager it aborts on leaving unless it was committed; only the
+    end of the process leaves it for a later writer.
+    """
+
+    def __init__(self, store: "BlobStore", path: Path, fd: int, chunk_bytes: int) -> None:
+        """Take over an open and locked file."""
+        self._store, self._path, self._fd = store, path, fd
+        self._journal_path = path.with_name(path.name + CHUNKS)
+        self._hash = hashlib.sha256()
+        self.chunks: list[str] = []
+        try:
+            self.kept = self.size = self._verify(chunk_bytes)
+            os.ftruncate(fd, self.kept)
+            os.lseek(fd, self.kept, os.SEEK_SET)
+            self._journal_path.write_text("".join(f"{chunk}\n" for chunk in self.chunks))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes."""
+        if self._fd < 0:
+            raise ValueError("write on a closed blob writer")
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self.size += len(view)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def checkpoint(self, chunk: str) -> None:
+        """Write down the sha256 (hex) of the next chunk, all of whose bytes were written."""
+        with self._journal_path.open("a") as journal:
+            journal.write(f"{chunk}\n")
+
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
+        """Verify, sync and publish the blob; return its digest and size, or raise DigestMismatch."""
+        if self._fd < 0:
+            raise ValueError("commit on a closed blob writer")
+        digest = f"sha256:{self._hash.hexdigest()}"
+        if expected is not None and expected != digest:
+            self.abort()
+            raise DigestMismatch(f'digest mismatch, expected "{expected}", got "{digest}"')
+        os.fsync(self._fd)
+        os.rename(self._path, self._store.path(digest))
+        self._close()
+        self._store.sync()
+        return digest, self.size
+
+    def abort(self) -> None:
+        """Drop what was written; harmless after ``commit``."""
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        self._journal_path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+    def _verify(self, chunk_bytes: int) -> int:
+        """Hash the chunks of an earlier writer up to the first that is not what its journal says.
+
+        Returns the bytes of those before it.
+        """
+        kept = 0
+        try:
+            with self._journal_path.open("rb") as journal:
+                lines = _LINE.findall(journal.read(MAX_JOURNAL_BYTES))
+        except FileNotFoundError:
+            return kept
+        for line in lines:
+            whole, chunk, end = self._hash.copy(), hashlib.sha256(), kept
+            while part := os.pread(self._fd, min(_READ_BYTES, kept + chunk_bytes - end), end):
+                whole.update(part)
+                chunk.update(part)
+                end += len(part)
+            if chunk.hexdigest().encode() + b"\n" != line or end == kept:
+                break
+            self._hash, kept = whole, end
+            self.chunks.append(chunk.hexdigest())
+            if kept % chunk_bytes:
+                break
+        return kept
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
