@@ -215,7 +215,11 @@ def _parameters(text: str, schema: Any) -> Iterator[tuple[str, Any]]:
         position = end.end()
         key, raw = start[1].strip(), text[start.end() : end.start()]
         raw = raw.removeprefix("\n").removesuffix("\n")
-        kind = {"true": {"type": "string"}, "false": {}}.get(start[2] or "", declared.get(key))
+        kind = declared.get(key)
+        if start[2] == "false":
+            kind = {}
+        elif start[2] == "true" and kinds_of(kind) != {"string"}:
+            kind = {"type": "string"}
         yield key, typed_value(raw, kind)
 
 
@@ -278,6 +282,9 @@ def _declared(schema: Any) -> Mapping[str, Any]:
 def typed_value(text: str, schema: Any) -> Any:
     """Return ``text`` as it is where a string is declared, else as the JSON that it may be."""
     kinds = kinds_of(schema)
+    options = schema.get("enum") if isinstance(schema, Mapping) else None
+    if isinstance(options, list) and text.strip() in options:
+        return text.strip()
     if kinds == {"string"} or ("string" in kinds and text.strip() != "null"):
         return text
     try:

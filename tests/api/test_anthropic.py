@@ -170,7 +170,7 @@ def test_tools_that_a_server_would_run_are_left_out_and_said_so(caplog):
     function = {"name": "f", "description": "d", "parameters": schema, "strict": True}
     assert request.tools == [{"type": "function", "function": function}]
     assert "web_search" in caplog.text
-    assert parse(tools=[own], tool_choice={"type": "none"}).tools == []
+    assert parse(tools=[own], tool_choice={"type": "none"}).tools == ()
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 from vocabularies import Ids, byte_level
 
+from ftd.chat.callformats import call_format
 from ftd.chat.guard import Rendered
+from ftd.chat.harmony import HarmonyParser
 from ftd.chat.renderer import Renderer
 from ftd.chat.templates import ChatTemplate, template_capabilities, thinking_tags
 from ftd.chat.tokenizer import Tokenizer
+from ftd.chat.toolcalls import ToolCallParser
 from ftd.errors import InvalidTemplate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -382,6 +385,40 @@ async def test_real_templates_take_any_legal_conversation(
         if missing:
             lost[name] = missing
     assert lost == {}
+
+
+# Calls of these stand in forms that are read as content: say so when that changes
+UNREAD = ("Kimi-K3", "MiniMax-M3", "meetkai-functionary-medium-v3.2", "muse-glimmer", "GigaChat3-10B-A1.8B")
+
+
+@pytest.mark.slow
+async def test_calls_that_a_template_prints_read_back(
+    real_templates: dict[str, str], renderer: Renderer
+) -> None:
+    """The answer of a model looks like what its template prints of earlier answers."""
+    calls = [
+        {"id": "call00000", "function": {"name": "get_weather", "arguments": {"city": 'Köln, "W"'}}},
+        {"id": "call00001", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}},
+    ]
+    read, wrong = 0, []
+    for name, source in real_templates.items():
+        form = call_format("jinja", source)
+        question = {"role": "user", "content": "word-q"}
+        answer = {"role": "assistant", "content": "", "tool_calls": calls}
+        rendered = await template(source, renderer).render([question, answer], [TOOL], False)
+        text = rendered.text.rpartition("word-q")[2]
+        # Some templates print no calls; ftd writes them into the content then
+        if form.tag not in text or name in UNREAD:
+            continue
+        text = text[text.find("{") :] if form.is_bare else text
+        parser = HarmonyParser([TOOL]) if form.is_harmony else ToolCallParser(form, [TOOL])
+        found = parser.push(text).calls + parser.flush().calls
+        expected = [call["function"]["arguments"] for call in calls]
+        if [call.arguments for call in found] not in (expected, expected[:1]):
+            wrong.append((name, found))
+        read += 1
+    assert wrong == []
+    assert read > len(real_templates) // 2
 
 
 async def test_rendered_is_a_value() -> None:
