@@ -22,6 +22,15 @@ INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.ASCII | re.DOTALL)
 
 
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the text alone, which models of text and pictures nest in ``text_config``."""
+    nested = config.get("text_config")
+    if config.get("model_type") not in hf_names.COMPOSITES or not isinstance(nested, dict):
+        return config
+    kept = {name: config[name] for name in ("model_type", "tie_word_embeddings") if name in config}
+    return config | nested | kept
+
+
 class Checkpoint:
     """Open shards, their tensors by name, and the side files beside them."""
 
@@ -39,7 +48,7 @@ class Checkpoint:
         config = self.json("config.json")
         if config is None:
             raise InvalidCheckpoint("config.json is missing", "give all files of the folder")
-        self.config = config
+        self.config = _text_config(config)
         try:
             self.tensors = hf_names.canonical(self._open(), config.get("model_type"))
         except BaseException:

@@ -12,7 +12,7 @@ them as is.
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders
+from ftd.ftw import encoders, recurrent
 from ftd.ftw.format import Json
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import (
@@ -51,6 +51,13 @@ FAMILIES: dict[str, Family] = {
     "llama": Family("llama", OUTER, (*TWO_NORMS, *attention(interleaved=True), *MLP), silu),
     "qwen2": Family("qwen2", OUTER, (*TWO_NORMS, *attention(biases=True), *MLP), silu),
     "qwen3": Family("qwen3", OUTER, (*TWO_NORMS, *attention(norms=True), *MLP), silu),
+    "qwen35": Family(
+        "qwen3_5",
+        OUTER,
+        (*recurrent.NORMS, *recurrent.ATTENTION, *MLP),
+        recurrent.gguf_settings(True, silu),
+        recurrent=(*recurrent.NORMS, *recurrent.delta_net(False), *MLP),
+    ),
     "gemma3": Family("gemma3_text", OUTER, (*FOUR_NORMS, *attention(norms=True), *MLP), _gemma3),
     **encoders.FAMILIES,
 }

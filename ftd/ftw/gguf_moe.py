@@ -8,6 +8,7 @@ by their sum (a softmax over the chosen logits alone is the same).
 from collections.abc import Callable
 
 from ftd.errors import InvalidGguf, Unsupported
+from ftd.ftw import recurrent
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_parts import (
     MAX_LAYERS,
@@ -133,6 +134,25 @@ def _glm4_moe(settings: Settings) -> dict[str, Json]:
     return hyper
 
 
+_SHARED_BEHIND_GATE = (
+    _ROUTER,
+    *_shared(True),
+    Part("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", "D"),
+)
+
+
+def _hybrid(model_type: str, *, fused_rates: bool) -> Family:
+    """Return a family of gated delta nets and gated attentions with experts in all layers."""
+    return Family(
+        model_type,
+        OUTER,
+        (*recurrent.NORMS, *recurrent.ATTENTION, *_SHARED_BEHIND_GATE),
+        recurrent.gguf_settings(not fused_rates, _routing(True)),
+        _EXPERTS,
+        recurrent=(*recurrent.NORMS, *recurrent.delta_net(fused_rates), *_SHARED_BEHIND_GATE),
+    )
+
+
 MOE_FAMILIES: dict[str, Family] = {
     "llama": Family(
         "mixtral",
@@ -147,9 +167,7 @@ MOE_FAMILIES: dict[str, Family] = {
         (
             *TWO_NORMS,
             *attention(biases=True),
-            _ROUTER,
-            *_shared(True),
-            Part("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", "D"),
+            *_SHARED_BEHIND_GATE,
         ),
         _routing(False),
         _EXPERTS,
@@ -175,6 +193,8 @@ MOE_FAMILIES: dict[str, Family] = {
         _EXPERTS,
         (*_GLM_ATTENTION, *MLP_BESIDE_EXPERTS),
     ),
+    "qwen3next": _hybrid("qwen3_next", fused_rates=True),
+    "qwen35moe": _hybrid("qwen3_5_moe", fused_rates=False),
     "olmoe": Family(
         "olmoe", OUTER, (*TWO_NORMS, *attention(), *_OLMOE_NORMS, _ROUTER), _routing(False), _EXPERTS
     ),

@@ -5,6 +5,8 @@ Letters of shapes:
     D hidden   F mlp or expert   I mlp beside experts   V vocabulary   E experts   S shared expert
     C head size   H heads   Q = H * C query rows   W = G * C key and value rows   3 = 3 * Q
     P positions   T token types
+    G and N key and value heads of a gated delta net, of L and M channels   B = N * M
+    A = 2 * G * L + B channels of its convolution, which has K taps
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,13 +25,17 @@ EMBEDDINGS = "model.embed"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a family: GGUF name, Hugging Face name, shape in the letters above, and what it needs."""
+    """One tensor of a family: GGUF name, Hugging Face name, shape in the letters above, and what it needs.
+
+    fused: which part of the tensor's rows it is, as in ``fused_rows``.
+    """
 
     gguf: str
     name: str
     shape: str
     required: bool = True
     interleaved: bool = False
+    fused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,8 @@ class Family:
     """One architecture: Hugging Face's model_type, tensors outside and inside the layers, more settings.
 
     experts: what a layer has of each expert; none in a dense family. dense: what the layers without experts
-    of such a family have in place of ``layer``; none where all have experts.
+    of such a family have in place of ``layer``; none where all have experts. recurrent: what layers have in
+    place of ``layer`` that ``layer_types`` calls linear_attention.
     """
 
     model_type: str
@@ -55,6 +62,7 @@ class Family:
     extra: Callable[["Settings"], dict[str, Json]]
     experts: tuple[ExpertPart, ...] = ()
     dense: tuple[Part, ...] = ()
+    recurrent: tuple[Part, ...] = ()
 
     def wanted(self, hyper: dict[str, Json]) -> Iterator[tuple[int | None, Part]]:
         """Yield the tensors outside the experts in the order of a step, each with its layer, if any."""
@@ -63,8 +71,16 @@ class Family:
         routed = set(expert_layers(self, hyper))
         for layer in range(int(str(hyper["num_hidden_layers"]))):
             parts = self.layer if layer in routed or not self.experts else self.dense
+            if self.recurrent and _kind(hyper, layer) == "linear_attention":
+                parts = self.recurrent
             yield from ((layer, part) for part in parts)
         yield from ((None, part) for part in self.outer if part not in first)
+
+
+def _kind(hyper: dict[str, Json], layer: int) -> str:
+    kinds = hyper["layer_types"]
+    assert isinstance(kinds, list)
+    return str(kinds[layer])
 
 
 def expert_layers(family: Family, hyper: dict[str, Json]) -> list[int]:
@@ -118,6 +134,16 @@ class Settings:
         if not isinstance(value, bool):
             raise InvalidGguf(f"{self.architecture}.{key} is not a bool: {value!r:.50}")
         return value
+
+    def flags(self, key: str) -> list[bool] | None:
+        """Return an array of bools, None if there is none."""
+        value = self._metadata.get(f"{self.architecture}.{key}")
+        if value is None:
+            return None
+        items: object = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(items, list) or not all(isinstance(item, bool) for item in items):
+            raise InvalidGguf(f"{self.architecture}.{key} is not an array of bools")
+        return [bool(item) for item in items]
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""
@@ -196,6 +222,21 @@ def sizes(family: Family, hyper: dict[str, Json]) -> dict[str, int]:
         "W": number["num_key_value_heads"] * head_dim,
         "C": head_dim,
         "3": 3 * heads * head_dim,
+        **_recurrent_sizes(number),
         "P": number["max_position_embeddings"],
         "T": number.get("type_vocab_size", 0),
+    }
+
+
+def _recurrent_sizes(number: dict[str, int]) -> dict[str, int]:
+    names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+    key_heads, value_heads, key, value, taps = (number.get(f"linear_{name}", 0) for name in names)
+    return {
+        "G": key_heads,
+        "N": value_heads,
+        "L": key,
+        "M": value,
+        "B": value_heads * value,
+        "K": taps,
+        "A": 2 * key_heads * key + value_heads * value,
     }

@@ -7,7 +7,7 @@ name. Sizes are bounded before they are multiplied.
 from typing import Any
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import encoders
+from ftd.ftw import encoders, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
@@ -17,9 +17,14 @@ from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
 FAMILY_BY_TYPE: dict[str, Family] = {
     family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
 }
-_ALIASES = {"mistral": "llama", "granitemoeshared": "granitemoe"}
+_ALIASES = {
+    "mistral": "llama",
+    "granitemoeshared": "granitemoe",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
+}
 # Families whose definition divides the weights of the chosen experts by their sum
-_ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss")
+_ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss", "qwen3_5_moe")
 # Copied as they are where the model has them
 _COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameters rope_local_base_freq
     partial_rotary_factor layer_types use_sliding_window max_window_layers sliding_window
@@ -73,7 +78,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
     """Return the settings of a checkpoint under FTW's names."""
-    config = _Config(checkpoint.config)
+    config = _Config(encoders.renamed(checkpoint.config))
     _refuse(family, config)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", default=max(hidden // heads, 1))
@@ -101,6 +106,8 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         hyper |= _gemma3(config, hyper)
     if family.experts:
         hyper |= _routing(family, config)
+    if family.recurrent:
+        hyper |= recurrent.hf_settings(config.values)
     if family.model_type in encoders.MODEL_TYPES:
         del hyper["rms_norm_eps"]
         hyper |= encoders.hf_settings(config.values)
@@ -163,7 +170,8 @@ def _routing(family: Family, config: _Config) -> dict[str, Json]:
         "num_experts": experts,
         "num_experts_per_tok": chosen,
         "moe_intermediate_size": config.integer("moe_intermediate_size", "intermediate_size"),
-        "norm_topk_prob": family.model_type in _ALWAYS_NORMALISED or config.flag("norm_topk_prob", False),
+        "norm_topk_prob": family.model_type in _ALWAYS_NORMALISED
+        or config.flag("norm_topk_prob", family.model_type == "qwen3_next"),
     }
     shared = ("shared_expert_intermediate_size", "shared_intermediate_size")
     if any(config.values.get(name) for name in shared):

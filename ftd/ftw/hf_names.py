@@ -2,7 +2,8 @@
 
 A decoder is spelt ``model.embed_tokens…``, ``model.layers.N…``, ``model.norm…``; checkpoints of the bare
 model, as embedding models are published, lack the ``model.``. Encoders of the BERT kind get the decoder's
-words for what is the same thing. What they have beside the encoder (a pooler, a head) has no use here.
+words for what is the same thing. What they have beside the encoder (a pooler, a head) has no use here, nor
+has what models of text and pictures have beside the text.
 """
 
 import re
@@ -24,7 +25,15 @@ _ENCODER_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^embeddings\.position_embeddings\.", "model.embed_positions."),
         (r"^embeddings\.token_type_embeddings\.", "model.embed_types."),
         (r"^embeddings\.LayerNorm\.", "model.embed_norm."),
-        (r"^(?:encoder\.layer|layers)\.", "model.layers."),
+        (r"^emb_ln\.", "model.embed_norm."),
+        (r"^(?:encoder\.layers?|layers)\.", "model.layers."),
+        (r"\.attn\.Wqkv\.", ".self_attn.qkv_proj."),
+        (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
+        (r"\.norm1\.", ".post_attention_layernorm."),
+        (r"\.norm2\.", ".post_feedforward_layernorm."),
+        (r"\.mlp\.fc11\.", ".mlp.up_proj."),
+        (r"\.mlp\.fc12\.", ".mlp.gate_proj."),
+        (r"\.mlp\.fc2\.", ".mlp.down_proj."),
         (r"\.attention\.self\.query\.", ".self_attn.q_proj."),
         (r"\.attention\.self\.key\.", ".self_attn.k_proj."),
         (r"\.attention\.self\.value\.", ".self_attn.v_proj."),
@@ -36,6 +45,10 @@ _ENCODER_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _ENCODER_WITHOUT_USE = re.compile(r"^(?:bert\.)?(?:pooler\.|cls\.|embeddings\.position_ids$)")
+# Models of text and pictures: of the text they are read, drafting layers and pictures are left out
+COMPOSITES = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
+_TEXT = re.compile(r"^model\.language_model\.")
+_NO_TEXT = re.compile(r"^(?:model\.visual|visual|mtp)\.")
 _BARE = re.compile(r"^(?:embed_tokens|layers|norm)\.")
 
 
@@ -49,7 +62,10 @@ def canonical(tensors: Mapping[str, _T], model_type: object) -> dict[str, _T]:
                 continue
             word = _encoder_name(name)
         else:
-            word = f"model.{name}" if is_bare and _BARE.search(name) else name
+            if model_type in COMPOSITES and _NO_TEXT.search(name):
+                continue
+            name_of_text = _TEXT.sub("model.", name) if model_type in COMPOSITES else name
+            word = f"model.{name}" if is_bare and _BARE.search(name) else name_of_text
         if word in named:
             raise InvalidCheckpoint(f"two tensors are both {word}: one of them is {name:.100}")
         named[word] = tensor

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw.fused_rows import Run, slabs
 from ftd.ftw.quantize import as_f32, quantize
 from ftd.ftw.safetensors import StoredTensor
 from ftd.kernels.quant import FORMATS, QuantMatrix
@@ -49,9 +50,10 @@ def matrix(values: NDArray[np.generic], format: str) -> QuantMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """One dense tensor to write: rows of a stored one from ``first`` on, in ``format``.
+    """One dense tensor to write: rows of a stored one from ``first`` on, or ``runs`` of them, in ``format``.
 
-    vector: becomes f32; ``plus_one`` adds one to it (Gemma multiplies by 1 + weight).
+    vector: becomes f32; ``plus_one`` adds one to it (Gemma multiplies by 1 + weight), ``negated_power`` makes
+    x into -exp(x).
     """
 
     source: StoredTensor
@@ -61,6 +63,8 @@ class Dense:
     first: int = 0
     vector: bool = False
     plus_one: bool = False
+    negated_power: bool = False
+    runs: tuple[Run, ...] = ()
 
     @property
     def source_bytes(self) -> int:
@@ -73,11 +77,11 @@ class Dense:
 
     def _plane(self, index: int) -> Iterator[NDArray[np.generic]]:
         total, columns = self.shape
-        step = max(SLAB_BYTES // (columns * 4), 1)
-        for first in range(0, total, step):
-            values = rows(self.source, self.first + first, min(step, total - first), columns)
+        for first, count in slabs(self.runs or ((self.first, total),), max(SLAB_BYTES // (columns * 4), 1)):
+            values = rows(self.source, first, count, columns)
             if self.vector:
                 floats = as_f32(values)
+                floats = -np.exp(floats) if self.negated_power else floats
                 yield floats + np.float32(1) if self.plus_one else floats
             else:
                 yield matrix(values, self.format).planes[index]

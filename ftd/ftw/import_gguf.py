@@ -56,7 +56,7 @@ _FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One tensor to copy; ``head_dim`` is set where rows must be sorted back, ``runs`` where not all are taken."""
+    """One tensor to copy; ``head_dim``: rows must be sorted back; ``runs``: not all are taken."""
 
     file: GgufFile
     info: TensorInfo

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftd.errors import InvalidCheckpoint
-from ftd.ftw import hf_experts
+from ftd.ftw import hf_experts, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
+from ftd.ftw.fused_rows import rows_of
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
 from ftd.ftw.hf_pooling import Pooling, pooling_of
@@ -30,8 +31,15 @@ from ftd.log import fields
 
 log = logging.getLogger(__name__)
 
-# Ending in FTW -> endings in checkpoints; a number says which part of the rows of a fused tensor it is
-_SPELLINGS: dict[str, tuple[tuple[str, int], ...]] = {
+# Ending in FTW -> endings in checkpoints; a number says which part of the rows of a fused tensor it is, a
+# word which one as in fused_rows
+_SPELLINGS: dict[str, tuple[tuple[str, int | str], ...]] = {
+    "self_attn.gate_proj.weight": (("self_attn.q_proj.weight", "gate"),),
+    "linear_attn.in_proj_qkv.weight": (("linear_attn.in_proj_qkvz.weight", "qkv"),),
+    "linear_attn.in_proj_z.weight": (("linear_attn.in_proj_qkvz.weight", "z"),),
+    "linear_attn.in_proj_b.weight": (("linear_attn.in_proj_ba.weight", "b"),),
+    "linear_attn.in_proj_a.weight": (("linear_attn.in_proj_ba.weight", "a"),),
+    "linear_attn.A": (("linear_attn.A_log", 0),),
     "mlp.gate.weight": (
         ("block_sparse_moe.gate.weight", 0),
         ("block_sparse_moe.router.layer.weight", 0),
@@ -52,6 +60,8 @@ _SPELLINGS: dict[str, tuple[tuple[str, int], ...]] = {
         ("shared_mlp.output_linear.weight", 0),
     ),
 }
+# Families whose norms multiply by 1 + weight, but for those of gated delta nets
+_ZERO_CENTRED = ("gemma3_text", *recurrent.MODEL_TYPES)
 _FUSED_SHARED = "shared_mlp.input_linear.weight"
 _IGNORED = (r"rotary_emb\.inv_freq$",)  # constants that older files carry
 DRAFTING, MAX_DRAFTING = "num_nextn_predict_layers", 16
@@ -136,7 +146,8 @@ def _plan(
             continue
         known.add(found[0].name)
         if not (head and tied):  # some checkpoints carry a copy of the embedding
-            plus_one = family.model_type == "gemma3_text" and name.endswith("norm.weight")
+            plus_one = family.model_type in _ZERO_CENTRED and name.endswith("norm.weight")
+            plus_one = plus_one and not name.endswith("linear_attn.norm.weight")
             dense.append(_dense(*found, name, part, size, quantization, plus_one))
     experts = {
         layer: hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization)
@@ -166,10 +177,12 @@ def _ignored(checkpoint: Checkpoint, hyper: dict[str, Json]) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-def _find(tensors: Mapping[str, StoredTensor], name: str, part: Part) -> tuple[StoredTensor, int] | None:
+def _find(
+    tensors: Mapping[str, StoredTensor], name: str, part: Part
+) -> tuple[StoredTensor, int | str] | None:
     """Return the tensor that holds ``name``, and which part of its rows."""
     stem = name.removesuffix(part.name)
-    for spelling, half in ((part.name, 0), *_SPELLINGS.get(part.name, ())):
+    for spelling, half in ((part.name, part.fused or 0), *_SPELLINGS.get(part.name, ())):
         if stem + spelling in tensors:
             return tensors[stem + spelling], half
     return None
@@ -177,7 +190,7 @@ def _find(tensors: Mapping[str, StoredTensor], name: str, part: Part) -> tuple[S
 
 def _dense(
     source: StoredTensor,
-    half: int,
+    half: int | str,
     name: str,
     part: Part,
     size: dict[str, int],
@@ -187,8 +200,15 @@ def _dense(
     shape = tuple(size[letter] for letter in part.shape)
     if len(shape) == 1:
         check(source, shape, (1, *shape))
-        return Dense(source, name, "f32", (1, shape[0]), vector=True, plus_one=plus_one)
+        power = source.name.endswith("A_log")
+        return Dense(source, name, "f32", (1, shape[0]), vector=True, plus_one=plus_one, negated_power=power)
     rows, columns = shape
+    if isinstance(half, str):
+        fused = rows_of(half, size)
+        format = target(name, check(source, (fused.stored, columns)), columns, quantization)
+        return Dense(source, name, format, (rows, columns), runs=fused.runs)
+    if name.endswith("conv1d.weight"):
+        return Dense(source, name, check(source, (rows, 1, columns), (rows, columns)), (rows, columns))
     format = check(source, (2 * rows, columns) if source.name.endswith(_FUSED_SHARED) else (rows, columns))
     format = target(name, format, columns, quantization)
     return Dense(source, name, format, (rows, columns), first=half * rows)

@@ -22,7 +22,13 @@ QUANTIZED = ("q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "mx
 # Where rows are no whole blocks of 256: what llama-quantize takes in place
 _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0"}
 BLOCK = 32
-KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
+KEPT = (
+    "mlp.gate.weight",
+    "mlp.shared_expert_gate.weight",
+    "linear_attn.in_proj_a.weight",
+    "linear_attn.in_proj_b.weight",
+    "linear_attn.conv1d.weight",
+)
 MAX_F16 = 65504.0
 _STEP_BLOCKS = 8192  # 1 MiB of f32: temporaries of this size stay in the second-level cache
 
@@ -48,8 +54,8 @@ def as_f32(rows: NDArray[np.generic]) -> NDArray[np.float32]:
 def target(name: str, format: str, columns: int, quantization: str | None) -> str:
     """Return the format of the float matrix ``name`` after quantisation.
 
-    Routers, which decide by small differences, and rows that are no whole blocks keep ``format``; embeddings
-    and the output stay at q8_0.
+    Routers, which decide by small differences, the rates of recurrent layers, whose errors stay in the state,
+    and rows that are no whole blocks keep ``format``; embeddings and the output stay at q8_0.
     """
     if quantization is None or columns % BLOCK or name.endswith(KEPT):
         return format

@@ -71,5 +71,6 @@ def test_floats_are_the_shortest_decimals() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_family_lists_a_tensor_twice(name: str) -> None:
-    for parts in (FAMILIES[name].outer, FAMILIES[name].layer):
-        assert len({part.gguf for part in parts}) == len({part.name for part in parts}) == len(parts)
+    for parts in (FAMILIES[name].outer, FAMILIES[name].layer, FAMILIES[name].recurrent):
+        assert len({(part.gguf, part.fused) for part in parts}) == len(parts)
+        assert len({part.name for part in parts}) == len(parts)
