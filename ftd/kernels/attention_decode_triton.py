@@ -79,11 +79,11 @@ def _merge(
     mixed = tl.zeros([HEADS_PADDED, BLOCK_C], tl.float32)
     for first in range(0, active, MERGE):
         some = first + tl.arange(0, MERGE)
-        known = (some < active)[:, None] & (head < num_heads)[None, :]
-        cell = (some * HEADS)[:, None] + head[None, :]
-        fade = tl.exp2(tl.load(tops_ptr + cell, mask=known, other=LOWEST) - top[None, :])
-        at = values_ptr + (cell * C)[:, :, None] + column[None, None, :]
-        part = tl.load(at, mask=known[:, :, None] & (column < C)[None, None, :], other=0.0)
+        present = (some < active)[:, None] & (head < num_heads)[None, :]
+        place = (some * HEADS)[:, None] + head[None, :]
+        fade = tl.exp2(tl.load(tops_ptr + place, mask=present, other=LOWEST) - top[None, :])
+        at = values_ptr + (place * C)[:, :, None] + column[None, None, :]
+        part = tl.load(at, mask=present[:, :, None] & (column < C)[None, None, :], other=0.0)
         mixed += tl.sum(part * fade[:, :, None], axis=0)
     y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
     inside = (head < num_heads)[:, None] & (column < C)[None, :]

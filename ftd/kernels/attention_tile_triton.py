@@ -60,10 +60,12 @@ def attend(
     """Return maximum [M], sum [M] and mixed values [M, BLOCK_C] after BLOCK_N keys more."""
     key = first_key + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_C)
+    entry = key // PAGE_SIZE
     if MASKED:
-        page = tl.load(table_ptr + key // PAGE_SIZE, mask=key < end, other=0)
+        # all keys of a page under one mask: the compiler sees that they share their page, and loads vectors
+        page = tl.load(table_ptr + entry, mask=entry <= (end - 1) // PAGE_SIZE, other=0)
     else:
-        page = tl.load(table_ptr + key // PAGE_SIZE)
+        page = tl.load(table_ptr + entry)
     place = page.to(tl.int64) * page_stride
     offset = key % PAGE_SIZE
 

@@ -18,29 +18,20 @@ TOKENS = 32
 
 
 @triton.jit
-def store_key(
-    k, pages_ptr, index, mask, head, page_size, channels, page_stride, head_stride, BLOCK: tl.constexpr
-):
-    """Write a tile of keys [tokens, BLOCK] f32 to pages [P, G, C, page_size], not where index < 0."""
-    column = tl.arange(0, BLOCK)
-    page = (index // page_size).to(tl.int64)
-    place = page * page_stride + index % page_size
-    at = pages_ptr + head * head_stride + place[None, :] + (column * page_size)[:, None]
-    kept = (mask & (index >= 0))[None, :] & (column < channels)[:, None]
-    tl.store(at, tl.trans(k).to(pages_ptr.dtype.element_ty), mask=kept)
+def store_key(k, pages_ptr, index, column, kept, page_stride, PAGE_SIZE: tl.constexpr):
+    """Write a tile of keys [tokens, columns] f32 to pages [P, C, PAGE_SIZE] where ``kept``."""
+    page = (index // PAGE_SIZE).to(tl.int64)
+    place = page * page_stride + index % PAGE_SIZE
+    at = pages_ptr + place[None, :] + (column * PAGE_SIZE)[:, None]
+    tl.store(at, tl.trans(k).to(pages_ptr.dtype.element_ty), mask=tl.trans(kept))
 
 
 @triton.jit
-def store_value(
-    v, pages_ptr, index, mask, head, page_size, channels, page_stride, head_stride, BLOCK: tl.constexpr
-):
-    """Write a tile of values [tokens, BLOCK] f32 to their pages [P, G, page_size, C]."""
-    column = tl.arange(0, BLOCK)
-    page = (index // page_size).to(tl.int64)
-    place = page * page_stride + (index % page_size) * channels
-    at = pages_ptr + head * head_stride + place[:, None] + column[None, :]
-    kept = (mask & (index >= 0))[:, None] & (column < channels)[None, :]
-    tl.store(at, v.to(pages_ptr.dtype.element_ty), mask=kept)
+def store_value(v, pages_ptr, index, column, kept, page_stride, PAGE_SIZE: tl.constexpr, C: tl.constexpr):
+    """Write a tile of values [tokens, columns] f32 to pages [P, PAGE_SIZE, C] where ``kept``."""
+    page = (index // PAGE_SIZE).to(tl.int64)
+    place = page * page_stride + (index % PAGE_SIZE) * C
+    tl.store(pages_ptr + place[:, None] + column[None, :], v.to(pages_ptr.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -53,7 +44,6 @@ def _kv_store_kernel(
     kv_index_ptr,
     # sizes
     num_tokens,
-    channels,
     # strides
     k_stride_t,
     k_stride_h,
@@ -63,23 +53,23 @@ def _kv_store_kernel(
     head_stride,
     # meta
     PAGE_SIZE: tl.constexpr,
+    C: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1)
     column = tl.arange(0, BLOCK)
-    inside = token < num_tokens
-    mask = inside[:, None] & (column < channels)[None, :]
-    index = tl.load(kv_index_ptr + token, mask=inside, other=-1)
+    index = tl.load(kv_index_ptr + token, mask=token < num_tokens, other=-1)
+    kept = (index >= 0)[:, None] & (column < C)[None, :]
 
     at = (token.to(tl.int64) * k_stride_t)[:, None] + head * k_stride_h + column[None, :]
-    k = tl.load(k_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    store_key(k, k_pages_ptr, index, inside, head, PAGE_SIZE, channels, page_stride, head_stride, BLOCK)
+    k = tl.load(k_ptr + at, mask=kept, other=0.0).to(tl.float32)
+    store_key(k, k_pages_ptr + head * head_stride, index, column, kept, page_stride, PAGE_SIZE)
 
     at = (token.to(tl.int64) * v_stride_t)[:, None] + head * v_stride_h + column[None, :]
-    v = tl.load(v_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    store_value(v, v_pages_ptr, index, inside, head, PAGE_SIZE, channels, page_stride, head_stride, BLOCK)
+    v = tl.load(v_ptr + at, mask=kept, other=0.0).to(tl.float32)
+    store_value(v, v_pages_ptr + head * head_stride, index, column, kept, page_stride, PAGE_SIZE, C)
 
 
 def kv_store(
@@ -110,7 +100,6 @@ def kv_store(
         v_pages,
         kv_index,
         tokens,
-        channels,
         k.stride(0),
         k.stride(1),
         v.stride(0),
@@ -118,6 +107,7 @@ def kv_store(
         k_pages.stride(0),
         k_pages.stride(1),
         PAGE_SIZE=k_pages.shape[3],
+        C=channels,
         TOKENS=rows,
         BLOCK=triton.next_power_of_2(channels),
         num_warps=4 if rows > 1 else 1,

@@ -14,8 +14,8 @@ import triton.language as tl
 
 from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.kv_store_triton import store_key, store_value
-from ftd.kernels.rms_norm_triton import FLOATS, head_rms
-from ftd.kernels.rope_triton import rope_factors, rope_partner
+from ftd.kernels.rms_norm_triton import FLOATS
+from ftd.kernels.rope_triton import cosine_sine
 from ftd.kernels.shapes import expect
 
 # Few tokens: one program a head, to have as many as there are. Many: a page of tokens and several heads a
@@ -26,31 +26,13 @@ MANY_TOKENS_HEADS = 8
 
 
 @triton.jit
-def _rotated(
-    row,
-    weight_ptr,
-    mask,
-    column,
-    channels,
-    half,
-    eps,
-    cosine,
-    sine,
-    HAS_NORM: tl.constexpr,
-    HAS_ROPE: tl.constexpr,
-):
-    """Return the head at ``row`` [tokens, 1] of pointers, normalised and rotated: [tokens, BLOCK] f32."""
-    x = tl.load(row + column[None, :], mask=mask, other=0.0).to(tl.float32)
+def _part(row, weight_ptr, column, size, known, HAS_NORM: tl.constexpr):
+    """Return columns of heads [tokens, columns] f32, and the norm's weights of them [1, columns]."""
+    weight = 1.0
     if HAS_NORM:
-        factor = head_rms(x, channels, eps)[:, None]
-        x *= factor * tl.load(weight_ptr + column, mask=column < channels, other=0.0)[None, :]
-    if HAS_ROPE:
-        other = rope_partner(column, half)
-        partner = tl.load(row + other[None, :], mask=mask, other=0.0).to(tl.float32)
-        if HAS_NORM:
-            partner *= factor * tl.load(weight_ptr + other, mask=column < channels, other=0.0)[None, :]
-        x = x * cosine + partner * sine
-    return x
+        weight = tl.load(weight_ptr + column, mask=column < size, other=0.0)[None, :]
+    x = tl.load(row + column[None, :], mask=known & (column < size)[None, :], other=0.0)
+    return x.to(tl.float32), weight
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -68,10 +50,6 @@ def _qkv_post_kernel(
     kv_index_ptr,
     # sizes
     num_tokens,
-    num_heads,
-    num_kv_heads,
-    channels,
-    half,
     eps,
     scale,
     # strides
@@ -81,53 +59,91 @@ def _qkv_post_kernel(
     page_stride,
     head_stride,
     # meta
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    C: tl.constexpr,
+    HALF: tl.constexpr,
     HAS_NORM: tl.constexpr,
-    HAS_ROPE: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
 ):
     # program ids: a tile of tokens, HEADS of the heads of q, k and v in that order
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     first = tl.program_id(1) * HEADS
-    column = tl.arange(0, BLOCK)
     inside = token < num_tokens
-    mask = inside[:, None] & (column < channels)[None, :]
+    known = inside[:, None]
     wide = token.to(tl.int64)[:, None]
-    cosine = 1.0
-    sine = 0.0
-    if HAS_ROPE:
+    index = tl.load(kv_index_ptr + token, mask=inside, other=-1)
+    stored = (index >= 0)[:, None]
+    HAS_REST: tl.constexpr = 2 * HALF < C
+    pair = tl.arange(0, BLOCK)
+    rest_column = 2 * HALF + tl.arange(0, BLOCK_REST)
+    if HALF > 0:
         position = tl.load(positions_ptr + token, mask=inside, other=0)
-        cosine, sine = rope_factors(position, inv_freq_ptr, column, half, scale)
+        cosine, sine = cosine_sine(position, tl.load(inv_freq_ptr + pair, mask=pair < HALF, other=0.0))
+        cosine *= scale
+        sine *= scale
 
-    for i in range(HEADS):
-        head = first + i
-        if head < num_heads:
-            row = q_ptr + wide * q_stride + head * channels
-            y = _rotated(
-                row, q_weight_ptr, mask, column, channels, half, eps, cosine, sine, HAS_NORM, HAS_ROPE
-            )
-            tl.debug_barrier()  # every thread has read what another one overwrites
-            tl.store(row + column[None, :], y.to(q_ptr.dtype.element_ty), mask=mask)
-        elif head < num_heads + num_kv_heads:
-            group = head - num_heads
-            row = k_ptr + wide * k_stride + group * channels
-            y = _rotated(
-                row, k_weight_ptr, mask, column, channels, half, eps, cosine, sine, HAS_NORM, HAS_ROPE
-            )
-            index = tl.load(kv_index_ptr + token, mask=inside, other=-1)
-            store_key(
-                y, k_pages_ptr, index, inside, group, PAGE_SIZE, channels, page_stride, head_stride, BLOCK
-            )
-        elif head < num_heads + 2 * num_kv_heads:
-            group = head - num_heads - num_kv_heads
-            row = v_ptr + wide * v_stride + group * channels
-            y = tl.load(row + column[None, :], mask=mask, other=0.0).to(tl.float32)
-            index = tl.load(kv_index_ptr + token, mask=inside, other=-1)
-            store_value(
-                y, v_pages_ptr, index, inside, group, PAGE_SIZE, channels, page_stride, head_stride, BLOCK
-            )
+    for head in range(first, tl.minimum(first + HEADS, NUM_HEADS + 2 * NUM_KV_HEADS)):
+        if head >= NUM_HEADS + NUM_KV_HEADS:
+            group = head - NUM_HEADS - NUM_KV_HEADS
+            row = v_ptr + wide * v_stride + group * C
+            pages = v_pages_ptr + group * head_stride
+            if HALF > 0:
+                for side in tl.static_range(2):
+                    column = side * HALF + pair
+                    x, _ = _part(row, v_ptr, column, (side + 1) * HALF, known, False)
+                    kept = stored & (pair < HALF)[None, :]
+                    store_value(x, pages, index, column, kept, page_stride, PAGE_SIZE, C)
+            if HAS_REST:
+                x, _ = _part(row, v_ptr, rest_column, C, known, False)
+                kept = stored & (rest_column < C)[None, :]
+                store_value(x, pages, index, rest_column, kept, page_stride, PAGE_SIZE, C)
+        else:
+            is_key = head >= NUM_HEADS
+            group = head - NUM_HEADS
+            if is_key:
+                row = k_ptr + wide * k_stride + group * C
+                weight_ptr = k_weight_ptr
+            else:
+                row = q_ptr + wide * q_stride + head * C
+                weight_ptr = q_weight_ptr
+            square = tl.zeros([TOKENS], tl.float32)
+            if HALF > 0:
+                low, low_weight = _part(row, weight_ptr, pair, HALF, known, HAS_NORM)
+                high, high_weight = _part(row, weight_ptr, HALF + pair, 2 * HALF, known, HAS_NORM)
+                square += tl.sum(low * low + high * high, axis=1)
+            if HAS_REST:
+                rest, rest_weight = _part(row, weight_ptr, rest_column, C, known, HAS_NORM)
+                square += tl.sum(rest * rest, axis=1)
+            if HAS_NORM:
+                factor = (1.0 / tl.sqrt(square / C + eps))[:, None]
+                if HALF > 0:
+                    low *= factor * low_weight
+                    high *= factor * high_weight
+                if HAS_REST:
+                    rest *= factor * rest_weight
+            if HALF > 0:
+                y = low * cosine - high * sine
+                z = high * cosine + low * sine
+                mask = known & (pair < HALF)[None, :]
+                if is_key:
+                    pages = k_pages_ptr + group * head_stride
+                    store_key(y, pages, index, pair, mask & stored, page_stride, PAGE_SIZE)
+                    store_key(z, pages, index, HALF + pair, mask & stored, page_stride, PAGE_SIZE)
+                else:
+                    tl.store(row + pair[None, :], y.to(q_ptr.dtype.element_ty), mask=mask)
+                    tl.store(row + HALF + pair[None, :], z.to(q_ptr.dtype.element_ty), mask=mask)
+            if HAS_REST:
+                mask = known & (rest_column < C)[None, :]
+                if is_key:
+                    pages = k_pages_ptr + group * head_stride
+                    store_key(rest, pages, index, rest_column, mask & stored, page_stride, PAGE_SIZE)
+                else:
+                    tl.store(row + rest_column[None, :], rest.to(q_ptr.dtype.element_ty), mask=mask)
 
 
 def check(
@@ -198,6 +214,7 @@ def qkv_post(
     heads = width // channels
     if not tokens:
         return
+    half = 0 if inv_freq is None else int(inv_freq.shape[0])
     few = tokens <= FEW_TOKENS
     rows, heads_each = (1, 1) if few else (MANY_TOKENS_TILE, MANY_TOKENS_HEADS)
     unused = kv_index  # stands for a pointer that the kernel does not read
@@ -213,10 +230,6 @@ def qkv_post(
         v_pages,
         kv_index,
         tokens,
-        heads,
-        groups,
-        channels,
-        0 if inv_freq is None else inv_freq.shape[0],
         eps,
         scale,
         q.stride(0),
@@ -224,11 +237,15 @@ def qkv_post(
         v.stride(0),
         k_pages.stride(0),
         k_pages.stride(1),
+        NUM_HEADS=heads,
+        NUM_KV_HEADS=groups,
+        C=channels,
+        HALF=half,
         HAS_NORM=q_norm is not None,
-        HAS_ROPE=inv_freq is not None and inv_freq.shape[0] > 0,
         PAGE_SIZE=page_size,
         TOKENS=rows,
         HEADS=heads_each,
-        BLOCK=triton.next_power_of_2(channels),
-        num_warps=1 if few else 4,
+        BLOCK=triton.next_power_of_2(max(1, half)),
+        BLOCK_REST=triton.next_power_of_2(max(1, channels - 2 * half)),
+        num_warps=1 if few else 8,
     )

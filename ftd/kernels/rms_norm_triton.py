@@ -19,12 +19,6 @@ TILE = 2048
 FLOATS = "float32 bfloat16 float16"
 
 
-@triton.jit
-def head_rms(x, channels, eps):
-    """Return what to multiply each row of ``x`` [rows, C] f32 by; columns past C are 0."""
-    return 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / channels + eps)
-
-
 @triton.jit(do_not_specialize=["num_rows"])
 def _rms_norm_kernel(
     # pointers
@@ -63,7 +57,8 @@ def _rms_norm_kernel(
         x += add_scale * tl.load(add_at, mask=mask, other=0.0).to(tl.float32)
         tl.store(x_at, x, mask=mask)
     weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
-    y = x * head_rms(x, width, eps)[:, None] * weight[None, :]
+    factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps)
+    y = x * factor[:, None] * weight[None, :]
 
     out_at = out_ptr + (token * out_stride_t + head * out_stride_h)[:, None] + column[None, :]
     tl.store(out_at, y.to(out_ptr.dtype.element_ty), mask=mask)

@@ -1,7 +1,7 @@
-"""rope on a GPU, and the pieces of it that ``qkv_post_triton`` shares.
+"""rope on a GPU, and the sines and cosines that ``qkv_post_triton`` shares.
 
-The angle is reduced to one turn in float64, so position 100,000 is as accurate as position 1; sine and cosine
-are f32.
+The angle is reduced to an eighth of a turn in float64, so position 100,000 is as accurate as position 1; sine
+and cosine of what is left are f32.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -17,22 +17,22 @@ TILE = 2048
 
 
 @triton.jit
-def rope_factors(positions, inv_freq_ptr, column, half, scale):
-    """Return cosine and signed sine [rows, columns] f32: y[c] = x[c] * cosine + x[partner of c] * sine."""
-    turn = tl.full([1], 0.15915494309189535, tl.float64)  # 1 / (2 pi)
-    pair = tl.where(column < half, column, column - half)
-    frequency = tl.load(inv_freq_ptr + pair, mask=column < 2 * half, other=0.0).to(tl.float64)
-    turns = positions.to(tl.float64)[:, None] * (frequency * turn)[None, :]
-    angle = ((turns - tl.floor(turns)) * 6.283185307179586).to(tl.float32)
-    cosine = tl.where(column[None, :] < 2 * half, tl.cos(angle) * scale, 1.0)
-    sine = tl.sin(angle) * scale
-    return cosine, tl.where(column[None, :] < half, -sine, sine)
-
-
-@triton.jit
-def rope_partner(column, half):
-    """Return the column that each column is rotated with; its own past the rotated ones."""
-    return tl.where(column < half, column + half, tl.where(column < 2 * half, column - half, column))
+def cosine_sine(positions, frequency):
+    """Return cosine and sine [rows, pairs] f32 of positions [rows] i32 times frequency [pairs] f32."""
+    quarter = tl.full([1], 0.6366197723675814, tl.float64)  # quarters of a turn in a radian: 2 / pi
+    quarters = positions.to(tl.float64)[:, None] * (frequency.to(tl.float64) * quarter)[None, :]
+    nearest = tl.floor(quarters + 0.5)
+    a = (quarters - nearest).to(tl.float32) * 1.5707963267948966
+    # Cephes' polynomials on -pi/4 .. pi/4; the library's functions bring a slow path for large angles along
+    b = a * a
+    sine = a + a * b * (-1.6666654611e-1 + b * (8.3321608736e-3 - b * 1.9515295891e-4))
+    cosine = 1.0 - 0.5 * b
+    cosine += b * b * (4.166664568298827e-2 + b * (-1.388731625493765e-3 + b * 2.443315711809948e-5))
+    turn = nearest.to(tl.int64).to(tl.int32) & 3
+    is_odd = (turn & 1) != 0
+    c = tl.where(is_odd, sine, cosine)
+    s = tl.where(is_odd, cosine, sine)
+    return tl.where((turn == 1) | (turn == 2), -c, c), tl.where(turn >= 2, -s, s)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -44,8 +44,6 @@ def _rope_kernel(
     out_ptr,
     # sizes
     num_tokens,
-    channels,
-    half,
     scale,
     # strides
     x_stride_t,
@@ -53,24 +51,34 @@ def _rope_kernel(
     out_stride_t,
     out_stride_h,
     # meta
+    C: tl.constexpr,
+    HALF: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
 ):
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1)
-    column = tl.arange(0, BLOCK)
-    mask = (token < num_tokens)[:, None] & (column < channels)[None, :]
-    position = tl.load(positions_ptr + token, mask=token < num_tokens, other=0)
+    known = (token < num_tokens)[:, None]
+    x_at = x_ptr + (token.to(tl.int64) * x_stride_t)[:, None] + head * x_stride_h
+    out_at = out_ptr + (token.to(tl.int64) * out_stride_t)[:, None] + head * out_stride_h
 
-    cosine, sine = rope_factors(position, inv_freq_ptr, column, half, scale)
-    row = x_ptr + (token.to(tl.int64) * x_stride_t)[:, None] + head * x_stride_h
-    x = tl.load(row + column[None, :], mask=mask, other=0.0).to(tl.float32)
-    partner = tl.load(row + rope_partner(column, half)[None, :], mask=mask, other=0.0).to(tl.float32)
-    y = x * cosine + partner * sine
-
-    tl.debug_barrier()  # out may be x: every thread has read what another one overwrites
-    out = out_ptr + (token.to(tl.int64) * out_stride_t)[:, None] + head * out_stride_h
-    tl.store(out + column[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
+    if HALF > 0:
+        column = tl.arange(0, BLOCK)
+        mask = known & (column < HALF)[None, :]
+        position = tl.load(positions_ptr + token, mask=token < num_tokens, other=0)
+        cosine, sine = cosine_sine(position, tl.load(inv_freq_ptr + column, mask=column < HALF, other=0.0))
+        low = tl.load(x_at + column[None, :], mask=mask, other=0.0).to(tl.float32) * scale
+        high = tl.load(x_at + HALF + column[None, :], mask=mask, other=0.0).to(tl.float32) * scale
+        y = (low * cosine - high * sine).to(out_ptr.dtype.element_ty)
+        z = (high * cosine + low * sine).to(out_ptr.dtype.element_ty)
+        tl.store(out_at + column[None, :], y, mask=mask)
+        tl.store(out_at + HALF + column[None, :], z, mask=mask)
+    if 2 * HALF < C:
+        column = 2 * HALF + tl.arange(0, BLOCK_REST)
+        mask = known & (column < C)[None, :]
+        rest = tl.load(x_at + column[None, :], mask=mask, other=0.0).to(out_ptr.dtype.element_ty)
+        tl.store(out_at + column[None, :], rest, mask=mask)
 
 
 def rope(
@@ -101,23 +109,24 @@ def rope(
     expect("out", out, FLOATS, tuple(x.shape))
     if not tokens or not heads or not channels:
         return out
-    block = triton.next_power_of_2(channels)
-    rows = max(1, TILE // block) if tokens > 1 else 1
+    rows = max(1, TILE // channels) if tokens > 1 else 1
+    rows = triton.next_power_of_2(rows)
     _rope_kernel[(triton.cdiv(tokens, rows), heads)](
         x,
         positions,
         inv_freq,
         out,
         tokens,
-        channels,
-        half,
         scale,
         x.stride(0),
         x.stride(1),
         out.stride(0),
         out.stride(1),
+        C=channels,
+        HALF=half,
         TOKENS=rows,
-        BLOCK=block,
+        BLOCK=triton.next_power_of_2(max(1, half)),
+        BLOCK_REST=triton.next_power_of_2(max(1, channels - 2 * half)),
         num_warps=4 if rows > 1 else 1,
     )
     return out
