@@ -2,8 +2,8 @@
 
     P  positions   T  token types   other letters as in gguf_parts
 
-Biases, learned positions and token types are there or not: the engine looks. Nomic's GGUF files hold q, k and
-v as one tensor, which stays one.
+Biases, learned positions and token types are there or not: the engine looks. Nomic's files hold q, k and v as
+one tensor, which stays one.
 """
 
 from typing import Any
@@ -76,6 +76,32 @@ def gguf_settings(model: GgufModel) -> dict[str, Json]:
     if not 1 <= len(dims) <= 2:
         raise InvalidGguf(f"tensor token_types.weight has dims {list(dims)}")
     return {"type_vocab_size": dims[1] if len(dims) == 2 else 1}
+
+
+_OTHER_WORDS = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "max_trained_positions": "max_position_embeddings",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+
+
+def renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config.json of an encoder in the words of BERT's; Nomic's own are GPT-2's.
+
+    Positions beyond those of the training are left out: they need another rotation.
+    """
+    if config.get("model_type") != "nomic_bert":
+        return config
+    found = dict(config)
+    for word, ours in _OTHER_WORDS.items():
+        if config.get(word) is not None:
+            found.setdefault(ours, config[word])
+    return found
 
 
 def hf_settings(config: dict[str, Any]) -> dict[str, Json]:

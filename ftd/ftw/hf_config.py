@@ -7,7 +7,7 @@ name. Sizes are bounded before they are multiplied.
 from typing import Any
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import encoders, recurrent
+from ftd.ftw import encoders, hf_packed, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
@@ -115,13 +115,7 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
 
 
 def _refuse(family: Family, config: _Config) -> None:
-    quantization = config.values.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        if method != "mxfp4" or family.model_type != "gpt_oss":
-            raise Unsupported(
-                f"safetensors quantised by {method!r:.50} are not supported", "use the unquantised model"
-            )
+    hf_packed.check_config(config.values, family.model_type)
     if config.values.get("clip_qkv") is not None:
         raise Unsupported(f"clip_qkv is not supported: {config.values['clip_qkv']!r:.50}")
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 import pytest_asyncio
 from live_daemon import running
-from tiny_model import EOS
+from tiny_model import EOS, add_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -88,3 +88,34 @@ async def test_openai_in_both_encodings(daemon):
     assert list(struct.unpack("<4f", base64.b64decode(coded["data"][0]["embedding"]))) == unit(2, 97, 98, 0)
     error = (await daemon.json("/v1/embeddings", {"model": "tiny", "input": [1]}, status=400))["error"]
     assert error["message"] == "invalid input type"
+
+
+async def test_a_model_that_embeds_says_so_and_completes_nothing(daemon):
+    words = {"general.architecture": "bert", "bert.pooling_type": 2}
+    add_model(daemon.store, "embedder", template="", **words)
+    shown = await daemon.json("/api/show", {"model": "embedder"})
+    assert shown["capabilities"] == ["embedding"]
+    refused = await daemon.json("/api/generate", {"model": "embedder", "prompt": "x"}, status=400)
+    assert refused["error"] == '"embedder" does not support generate'
+    messages = [{"role": "user", "content": "x"}]
+    refused = await daemon.json("/api/chat", {"model": "embedder", "messages": messages}, status=400)
+    assert refused["error"] == '"embedder" does not support chat'
+    assert (await daemon.json("/api/embed", {"model": "embedder", "input": "ab"}))["embeddings"] == [
+        unit(2, 97, 98, 0)
+    ]
+
+
+async def test_older_route_leaves_bert_as_it_is_unless_the_model_asks(daemon):
+    words = {"general.architecture": "bert", "bert.pooling_type": 2}
+    add_model(daemon.store, "raw", template="", **words)
+    add_model(daemon.store, "unit", template="", **words, **{"bert.normalize_embeddings": True})
+    answer = await daemon.json("/api/embeddings", {"model": "raw", "prompt": "ab"})
+    assert answer == {"embedding": [2.0, 97.0, 98.0, 0.0]}
+    answer = await daemon.json("/api/embeddings", {"model": "unit", "prompt": "ab"})
+    assert answer == {"embedding": unit(2, 97, 98, 0)}
+
+
+async def test_a_reranker_embeds_nothing(daemon):
+    add_model(daemon.store, "ranker", **{"llama.pooling_type": 4})
+    refused = await daemon.json("/api/embed", {"model": "ranker", "input": "x"}, status=400)
+    assert refused["error"] == "a model that ranks pairs of texts embeds none"

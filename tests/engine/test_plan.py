@@ -143,3 +143,9 @@ def test_a_plan_keeps_its_budgets_or_its_advice_fits(**sizes: int) -> None:
     assert plan.max_sequences >= 1 and (
         not sizes["max_sequences"] or plan.max_sequences == sizes["max_sequences"]
     )
+
+
+def test_whole_prompts_need_a_chunk_as_long_as_the_window() -> None:
+    plan = make(NEEDS, free_bytes=10**9, context_tokens=700, max_sequences=2, whole_prompts=True)
+    assert plan.whole_prompts and plan.prefill_chunk_tokens == 700
+    assert plan.workspace_bytes == 100 + 700 + 2

@@ -26,7 +26,13 @@ STOP_ID = 4
 
 
 def make_plan(
-    *, page_size: int = 2, num_pages: int = 12, max_sequences: int = 3, context: int = 20, chunk: int = 6
+    *,
+    page_size: int = 2,
+    num_pages: int = 12,
+    max_sequences: int = 3,
+    context: int = 20,
+    chunk: int = 6,
+    whole: bool = False,
 ) -> Plan:
     return Plan(
         page_size=page_size,
@@ -37,6 +43,7 @@ def make_plan(
         weight_bytes=0,
         kv_bytes=0,
         workspace_bytes=0,
+        whole_prompts=whole,
     )
 
 
@@ -445,3 +452,23 @@ def test_stop_id_has_no_forced_ids_behind_it() -> None:
     sequence.forced_ids = (3,)
     engine.step()
     assert (engine.emitted[0], sequence.finish_reason) == ([], "stop")
+
+
+def test_whole_prompts_run_in_one_step_or_wait() -> None:
+    plan = make_plan(num_pages=40, max_sequences=3, context=8, chunk=8, whole=True)
+    pool = PagePool(plan.num_pages)
+    scheduler = Scheduler(plan, pool, PrefixCache(pool, plan.page_size))
+    lengths = (5, 4, 3, 8, 1, 1)
+    for number, length in enumerate(lengths):
+        scheduler.add(Sequence.from_prompt(number, [1] * length, is_embedding=True))
+    steps = []
+    while (batch := scheduler.schedule()) is not None:
+        assert all(
+            entry.start == 0 and entry.num_tokens == entry.sequence.prompt_len for entry in batch.entries
+        )
+        steps.append([entry.num_tokens for entry in batch.entries])
+        scheduler.advance(batch, [])
+        scheduler.check()
+    # 5 and 4 exceed 8 together; who came first is never overtaken
+    assert steps == [[5], [4, 3], [8], [1, 1]]
+    assert pool.num_free == plan.num_pages

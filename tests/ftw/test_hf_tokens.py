@@ -103,3 +103,28 @@ def test_where_the_chat_template_lies(tmp_path: Path, side: dict[str, Any], want
 def test_what_is_refused(tmp_path: Path, config: dict[str, Any], side: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCheckpoint, match=message):
         tokens(tmp_path, config, **side)
+
+
+EOS_LAST = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("processor", "eos_ids", "add_eos"),
+    [
+        (EOS_LAST, [5, 0, 2], True),
+        ({"type": "Sequence", "processors": [{"type": "ByteLevel"}, EOS_LAST]}, [5, 0, 2], True),
+        ({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["<|im_end|>", 2]}, [5, 2], True),
+        ({"type": "BertProcessing", "cls": 3, "sep": ["nobody", 2]}, [5, 2], False),
+        (BOS_FIRST, [5, 2], False),
+        (None, [5, 2], False),
+    ],
+)
+def test_an_eos_is_added_where_the_post_processor_adds_one(
+    tmp_path: Path, processor: Any, eos_ids: list[int], add_eos: bool
+) -> None:
+    tokenizer = {**checkpoint_bytes.TOKENIZER, "post_processor": processor}
+    found = tokens(tmp_path, {"eos_token_id": 5}, tokenizer=tokenizer)
+    assert (found.eos_ids, found.add_eos) == (eos_ids, add_eos)

@@ -10,7 +10,9 @@ import numpy as np
 
 from ftd.engine.graphs import Floats
 from ftd.engine.models.blocks import Blocks, Outputs
+from ftd.errors import Unsupported
 from ftd.kernels import dispatch
+from ftd.kernels.quant import QuantMatrix
 
 POSITIONS, TYPES = "model.embed_positions.weight", "model.embed_types.weight"
 
@@ -52,16 +54,16 @@ def _attention(blocks: Blocks, prefix: str) -> None:
     """x = norm(x + o_proj(attention(x)))."""
     config, graph, weights = blocks.config, blocks.graph, blocks.weights
     outs = {"q": blocks.q, "k": blocks.k, "v": blocks.v}
-    products = []
-    for part, out in outs.items():
-        name = f"{prefix}.self_attn.{part}_proj"
-        products.append(
-            (
-                out,
-                weights.matrix(f"{name}.weight", out.width, config.hidden_size),
-                _bias(blocks, name, out.width),
-            )
-        )
+    fused = f"{prefix}.self_attn.qkv_proj.weight"
+    products: list[tuple[Any, QuantMatrix, Floats | None]] = []
+    if fused in weights:
+        whole = weights.matrix(fused, 3 * blocks.q_size, config.hidden_size)
+        products = [(out, _third(whole, number), None) for number, out in enumerate(outs.values())]
+    else:
+        for part, out in outs.items():
+            name = f"{prefix}.self_attn.{part}_proj"
+            weight = weights.matrix(f"{name}.weight", out.width, config.hidden_size)
+            products.append((out, weight, _bias(blocks, name, out.width)))
     graph.linears(products, blocks.x, num_exact=2)
     if POSITIONS not in weights:
         inv_freq, scale = blocks.rope
@@ -111,3 +113,12 @@ def _add_product(blocks: Blocks, name: str, source: Any) -> None:
 
 def _bias(blocks: Blocks, name: str, size: int) -> Floats | None:
     return blocks.weights.vector(f"{name}.bias", size) if f"{name}.bias" in blocks.weights else None
+
+
+def _third(whole: QuantMatrix, number: int) -> QuantMatrix:
+    """Return a third of the rows of ``whole`` [3N, K]: views into its planes."""
+    rows, columns = whole.shape[0] // 3, whole.shape[1]
+    if any(len(plane) != whole.shape[0] for plane in whole.planes):
+        raise Unsupported(f"q, k and v in one tensor of format {whole.format} are not supported")
+    planes = tuple(plane[number * rows : (number + 1) * rows] for plane in whole.planes)
+    return QuantMatrix(whole.format, (rows, columns), planes)
