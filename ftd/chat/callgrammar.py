@@ -21,6 +21,8 @@ from ftd.chat.schema import MAX_SCHEMA_CHARS, grammar_of, without_irregular_patt
 from ftd.errors import InvalidOption
 
 _log = logging.getLogger(__name__)
+# A model that cannot stop calling must stop some time
+MAX_CALLS = 64
 _ANY: dict[str, Any] = {"type": "object"}
 
 
@@ -152,20 +154,25 @@ class _Writer:
         lark, form = self._lark, self._format
         if form.is_list:
             item = lark.choice([self._item(tool) for tool in self._tools])
-            more = f' ("," {lark.blanks()} {item})*' if self._choice.is_parallel else ""
+            more = f' ("," {lark.blanks()} {item}){{0,{MAX_CALLS - 1}}}' if self._choice.is_parallel else ""
             closer = f" {lark.literal(form.closer)}" if form.closer else ""
             begin = "" if form.tag.endswith("[") else f'{lark.blanks()} "[" '
             return form.tag, f'{begin}{lark.blanks()} {item}{more} {lark.blanks()} "]"{closer}'
         if form.body == "python":
             item = lark.choice([self._python(tool) for tool in self._tools])
-            more = f' ("," {lark.blanks()} {item})*' if self._choice.is_parallel else ""
+            more = f' ("," {lark.blanks()} {item}){{0,{MAX_CALLS - 1}}}' if self._choice.is_parallel else ""
             return form.tag, f'"[" {item}{more} "]" {lark.literal(form.closer)}'
         if form.is_bare:
             item = lark.choice([self._item(tool) for tool in self._tools])
-            return "", f'{item} (";" {lark.blanks()} {item})*' if self._choice.is_parallel else item
+            return (
+                "",
+                f'{item} (";" {lark.blanks()} {item}){{0,{MAX_CALLS - 1}}}'
+                if self._choice.is_parallel
+                else item,
+            )
         body = lark.rule(lark.choice([self._call(tool) for tool in self._tools]))
         tag = lark.literal(form.tag)
-        again = f" ({lark.blanks()} {tag} {body})*" if self._choice.is_parallel else ""
+        again = f" ({lark.blanks()} {tag} {body}){{0,{MAX_CALLS - 1}}}" if self._choice.is_parallel else ""
         ending = f" {lark.blanks()} {lark.literal(form.ending)}" if form.ending else ""
         if form.opening:
             return form.opening, f"{lark.blanks()} {tag} {body}{again}{ending}"
@@ -201,7 +208,7 @@ class _Writer:
             item = self._item(tool)
             if form.tag == "<tool_calls>" and self._choice.is_parallel:  # MiniMax M1: one object a line
                 any_item = lark.choice([self._item(each) for each in self._tools])
-                item = f"{item} ({lark.blanks()} {any_item})*"
+                item = f"{item} ({lark.blanks()} {any_item}){{0,{MAX_CALLS - 1}}}"
             return f"{lark.blanks()} {item} {lark.blanks()} {closer}"
         before, after = "", ""
         if "function" in form.separator:  # DeepSeek R1
