@@ -15,7 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from ftd.errors import InvalidCheckpoint
+from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw.hf_packed import Packed
+from ftd.ftw.hf_packed import find as find_packed
 from ftd.ftw.hf_tensors import check, matrix, rows
 from ftd.ftw.prefetch import prefetched
 from ftd.ftw.quantize import as_f32, target
@@ -65,7 +67,8 @@ def plan_layer(
         if prefix + gate_up in tensors:
             return _fused(tensors, prefix + gate_up, prefix + down, size, quantization)
     for names in _EACH:
-        if prefix + names[0].format(0) in tensors:
+        first = prefix + names[0].format(0)
+        if first in tensors or f"{first}_packed" in tensors:
             return _each(tensors, [prefix + name for name in names], size, quantization)
     raise InvalidCheckpoint(
         f"layer {layer} has no experts: tensor {prefix}{_EACH[0][0].format(0)} is missing"
@@ -122,6 +125,9 @@ def _each(
 ) -> list[Share]:
     shares = []
     for (role, shape), name in zip(_roles(size).items(), names, strict=True):
+        if find_packed(tensors, name.format(0), shape) is not None:
+            shares.append(_each_packed(tensors, role, name, shape, size["E"], quantization))
+            continue
         sources = tuple(_find(tensors, name.format(expert)) for expert in range(size["E"]))
         formats = {check(source, shape) for source in sources}
         if len(formats) != 1:
@@ -140,6 +146,27 @@ def _each(
 
         shares.append(Share(role, format, shape, sources, read))
     return shares
+
+
+def _each_packed(
+    tensors: Tensors, role: str, name: str, shape: tuple[int, int], experts: int, quantization: str | None
+) -> Share:
+    """Return the share of experts that the checkpoint keeps quantised, each by itself."""
+    found: list[Packed] = []
+    for expert in range(experts):
+        packed = find_packed(tensors, name.format(expert), shape)
+        if packed is None or (found and packed.format != found[0].format):
+            raise InvalidCheckpoint(
+                f"tensor {name.format(expert)} is missing or not quantised like the others"
+            )
+        found.append(packed)
+    if quantization is not None:
+        raise Unsupported(
+            f"a model that is quantised already keeps its quantization: {found[0].name} is {found[0].format}",
+            "create from a checkpoint of f32, f16 or bf16",
+        )
+    sources = tuple(source for packed in found for source in packed.sources)
+    return Share(role, found[0].format, shape, sources, lambda expert: found[expert].matrix())
 
 
 def _fused(

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ftd.errors import InvalidCheckpoint
+from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw import hf_experts, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.fused_rows import rows_of
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
+from ftd.ftw.hf_packed import IGNORED, Packed
+from ftd.ftw.hf_packed import find as find_packed
 from ftd.ftw.hf_pooling import Pooling, pooling_of
 from ftd.ftw.hf_tensors import Dense, check
 from ftd.ftw.hf_tokens import SpecialTokens
@@ -131,15 +133,23 @@ def import_safetensors(
 
 def _plan(
     family: Family, checkpoint: Checkpoint, hyper: dict[str, Json], quantization: str | None
-) -> tuple[list[Dense], dict[int, list[hf_experts.Share]]]:
+) -> tuple[list[Dense | Packed], dict[int, list[hf_experts.Share]]]:
     """Match the checkpoint's tensors with the family's, in the order in which a step uses them."""
     size, tensors = sizes(family, hyper), checkpoint.tensors
     tied = hyper["tie_word_embeddings"] is True
-    dense, known = [], set()
+    dense: list[Dense | Packed] = []
+    known: set[str] = set()
     for number, part in family.wanted(hyper):
         name = part.name if number is None else f"model.layers.{number}.{part.name}"
-        found = _find(tensors, name, part)
         head = part.name == "lm_head.weight"
+        packed = _packed(tensors, name, part, size)
+        if packed is not None and not (head and tied):
+            _refuse_requantising(packed, quantization)
+            dense.append(packed)
+        if packed is not None:
+            known |= {source.name for source in packed.sources}
+            continue
+        found = _find(tensors, name, part)
         if found is None:
             if part.required or (head and not tied):
                 raise InvalidCheckpoint(f"tensor {name} is missing")
@@ -158,7 +168,7 @@ def _plan(
     unknown = [
         tensor.name
         for name, tensor in tensors.items()
-        if tensor.name not in known and not ignored.search(name)
+        if tensor.name not in known and not ignored.search(name) and not IGNORED.search(name)
     ]
     if unknown:
         raise InvalidCheckpoint(
@@ -175,6 +185,27 @@ def _ignored(checkpoint: Checkpoint, hyper: dict[str, Json]) -> re.Pattern[str]:
         behind = "|".join(str(layer) for layer in range(num_layers, num_layers + drafting))
         patterns.append(rf"^model\.layers\.(?:{behind})\.")
     return re.compile("|".join(patterns))
+
+
+def _packed(
+    tensors: Mapping[str, StoredTensor], name: str, part: Part, size: dict[str, int]
+) -> Packed | None:
+    """Return the matrix called ``name`` if the checkpoint keeps it quantised and by itself."""
+    if len(part.shape) != 2:
+        return None
+    stem, shape = name.removesuffix(part.name), (size[part.shape[0]], size[part.shape[1]])
+    for spelling, half in ((part.name, part.fused or 0), *_SPELLINGS.get(part.name, ())):
+        if half == 0 and (found := find_packed(tensors, stem + spelling, shape)) is not None:
+            return replace(found, name=name)
+    return None
+
+
+def _refuse_requantising(packed: Packed, quantization: str | None) -> None:
+    if quantization is not None:
+        raise Unsupported(
+            f"a model that is quantised already keeps its quantization: {packed.name} is {packed.format}",
+            "create from a checkpoint of f32, f16 or bf16",
+        )
 
 
 def _find(
@@ -215,7 +246,7 @@ def _dense(
 
 
 def _parameter_count(
-    dense: Sequence[Dense], experts: Mapping[int, Sequence[hf_experts.Share]], num_experts: int
+    dense: Sequence[Dense | Packed], experts: Mapping[int, Sequence[hf_experts.Share]], num_experts: int
 ) -> int:
     shapes = [tensor.shape for tensor in dense]
     shapes += [share.shape for shares in experts.values() for share in shares for _ in range(num_experts)]
@@ -228,7 +259,9 @@ def _quantization(checkpoint: Checkpoint) -> str:
     for tensor in checkpoint.tensors.values():
         bytes_by_dtype[tensor.dtype] = bytes_by_dtype.get(tensor.dtype, 0) + tensor.num_bytes
     dtype = max(bytes_by_dtype, key=lambda name: bytes_by_dtype[name])
-    return "mxfp4" if dtype == "U8" else dtype
+    if dtype == "U8":
+        return "nvfp4" if "F8_E4M3" in bytes_by_dtype else "mxfp4"
+    return "fp8" if dtype == "F8_E4M3" else dtype
 
 
 def _metadata(

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8"}
+# numpy has no fp8: a byte without a meaning stands for it
+FP8 = np.dtype("V1")
+DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8", str(FP8): "F8_E4M3"}
 E, D, F, V, C, H, G = 4, 64, 32, 128, 16, 4, 2
 
 TOKENIZER: dict[str, Any] = {
