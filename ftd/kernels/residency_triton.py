@@ -1,0 +1,276 @@
+"""Residency on a GPU: which experts of a layer's step lie in slots, which are fetched, which the CPU runs.
+
+``ftd.engine.expert_cache.ExpertCache`` is the definition: both agree in every integer. One program does an
+access: one layer of one step. Everything dynamic is data, so that captured graphs serve every step.
+
+    slot_of  [L*E] i32   owner_of [R] i32   last_use [R] i64   score [L*E] i64      as in ExpertCache
+    clock    [3]   i64   weight of a use now, accesses so far, age of the weight in steps
+    quota    [M]   i32   how many of m misses to fill; more than M - 1 misses count as M - 1
+"""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from ftd.kernels.shapes import expect, expect_range
+
+# Pairs of tokens and choices are compared each with each: 512 x 512 in the registers of one program.
+MAX_PAIRS = 512
+# Slots whose keys one program holds in registers while it looks for victims: 32 for each of 1024 threads.
+MAX_SLOTS = 32768
+COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
+
+_NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residency:
+    """The state of all experts of a model, on the device."""
+
+    slot_of: torch.Tensor
+    owner_of: torch.Tensor
+    last_use: torch.Tensor
+    score: torch.Tensor
+    clock: torch.Tensor
+    quota: torch.Tensor
+    weights: torch.Tensor
+    counters: torch.Tensor
+
+    @classmethod
+    def make(
+        cls, num_experts: int, num_slots: int, quota: Sequence[int], weights: Sequence[int], device: str
+    ) -> "Residency":
+        """Return empty slots; weights: of a use at each age within a half-life, as ``Clock`` has them."""
+        expect_range("slots", num_slots, num_slots, 0, MAX_SLOTS)
+
+        def filled(count: int, value: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.full((count,), value, dtype=dtype, device=device)
+
+        return cls(
+            filled(num_experts, -1, torch.int32),
+            filled(num_slots, -1, torch.int32),
+            filled(num_slots, -1, torch.int64),
+            filled(num_experts, 0, torch.int64),
+            torch.tensor([weights[0], 0, 0], dtype=torch.int64, device=device),
+            torch.tensor(quota, dtype=torch.int32, device=device),
+            torch.tensor(weights, dtype=torch.int64, device=device),
+            filled(len(COUNTERS), 0, torch.int64),
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """R, transient ones not counted."""
+        return int(self.owner_of.shape[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Where the pairs of one layer's step run; -1 where elsewhere. Kernels and the CPU read it.
+
+    hits, fills  [T, K] i32   slots of experts that were there, and of those that are being fetched
+    on_cpu       [T, K] i32   the layer's experts that the CPU runs
+    fetch, warm  [T*K, 2] i32 flat id and slot of what is fetched: waited for, and off the critical path
+    counts       [3] i32      rows of fetch, rows of warm, experts on the CPU
+    """
+
+    hits: torch.Tensor
+    fills: torch.Tensor
+    on_cpu: torch.Tensor
+    fetch: torch.Tensor
+    warm: torch.Tensor
+    counts: torch.Tensor
+
+    @classmethod
+    def make(cls, tokens: int, chosen: int, device: str) -> "Placement":
+        """Allocate for steps of ``tokens``."""
+
+        def room(*shape: int) -> torch.Tensor:
+            return torch.full(shape, -1, dtype=torch.int32, device=device)
+
+        pairs = tokens * chosen
+        return cls(
+            room(tokens, chosen),
+            room(tokens, chosen),
+            room(tokens, chosen),
+            room(pairs, 2),
+            room(pairs, 2),
+            torch.zeros(3, dtype=torch.int32, device=device),
+        )
+
+
+@triton.jit
+def _victims(
+    owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R,
+    LRU: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Give slots to misses in the order of rank as long as the policy lets it; return each pair's or -1."""
+    slot = tl.arange(0, SLOTS)
+    known = slot < R
+    owner = tl.load(owner_of + slot, mask=known, other=-1)
+    used = tl.load(last_use + slot, mask=known, other=0)
+    key = used
+    if not LRU:
+        key = tl.load(score + owner, mask=owner >= 0, other=-1)
+    key = tl.where(known & (used != now), key, _NEVER)
+    placed = tl.full(rank.shape, -1, tl.int32)
+    turn = wanted * 0
+    while turn < wanted:
+        coldest = tl.min(key, axis=0)
+        victim = tl.min(tl.where(key == coldest, slot, SLOTS), axis=0)
+        old = tl.max(tl.where(slot == victim, owner, -1), axis=0)
+        is_turn = is_miss & (rank == turn)
+        expert = tl.max(tl.where(is_turn, flat, -1), axis=0)
+        admitted = coldest != _NEVER
+        if not LRU:
+            hotter = tl.max(tl.where(is_turn, its_score, -1), axis=0) > coldest
+            admitted = admitted & ((old < 0) | hotter)
+        tl.store(slot_of + old, -1, mask=admitted & (old >= 0))
+        tl.store(slot_of + expert, victim, mask=admitted)
+        tl.store(owner_of + victim, expert, mask=admitted)
+        tl.store(last_use + victim, now, mask=admitted)
+        placed = tl.where(is_turn & admitted, victim, placed)
+        key = tl.where(slot == victim, _NEVER, key)
+        # Later misses are colder and later victims hotter: the first refusal is followed by others only.
+        turn = tl.where(admitted, turn + 1, wanted)
+    return placed
+
+
+@triton.jit(do_not_specialize=["T", "first_flat"])
+def _residency(
+    # pointers
+    ids, slot_of, owner_of, last_use, score, clock, quota, counters,
+    hits, fills, on_cpu, fetch, warm, counts,
+    # sizes
+    T, K, R, first_flat, num_transient, num_quota,
+    # strides
+    ids_stride,
+    # meta
+    LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """One access; outputs have K columns without gaps."""
+    # ---- each pair's expert, unique
+    pair = tl.arange(0, PAIRS)
+    inside = pair < T * K
+    local = tl.load(ids + pair // K * ids_stride + pair % K, mask=inside, other=-1)
+    routed = local >= 0
+    flat = tl.where(routed, local + first_flat, 0)
+    same = (local[:, None] == local[None, :]) & routed[None, :]
+    is_first = routed & (tl.min(tl.where(same, pair[None, :], PAIRS), axis=1) == pair)
+    # ---- stamp
+    now = tl.load(clock + 1) + 1
+    its_score = tl.load(score + flat, mask=routed, other=0) + tl.load(clock)
+    slot = tl.load(slot_of + flat, mask=routed, other=-1)
+    tl.debug_barrier()  # all pairs of an expert have read its score
+    is_hit, is_miss = routed & (slot >= 0), routed & (slot < 0)
+    tl.store(score + flat, its_score, mask=is_first)
+    tl.store(last_use + slot, now, mask=is_first & is_hit)
+    tl.store(clock + 1, now)
+    num_unique = tl.sum(is_first.to(tl.int32), axis=0)
+    num_misses = tl.sum((is_first & is_miss).to(tl.int32), axis=0)
+    # ---- misses by score, and slots for them
+    rank = tl.full((PAIRS,), PAIRS, tl.int32)
+    placed = tl.full((PAIRS,), -1, tl.int32)
+    share = num_misses * 0
+    if num_misses > 0:
+        ahead = its_score[None, :] > its_score[:, None]
+        ahead = ahead | ((its_score[None, :] == its_score[:, None]) & (flat[None, :] < flat[:, None]))
+        ahead = ahead & (is_first & is_miss)[None, :]
+        rank = tl.where(is_miss, tl.sum(ahead.to(tl.int32), axis=1), PAIRS)
+        share = tl.load(quota + tl.minimum(num_misses, num_quota - 1))
+        share = tl.minimum(tl.maximum(share, 0), num_misses)
+        wanted = num_misses
+        if LRU:
+            wanted = share
+        tl.debug_barrier()  # what hits stamped is no victim
+        placed = _victims(
+            owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R, LRU, SLOTS
+        )
+    admitted = tl.sum((is_first & (placed >= 0)).to(tl.int32), axis=0)
+    spare = rank - admitted
+    place = tl.where(placed >= 0, placed, tl.where(spare < num_transient, R + spare, -1))
+    place = tl.where(is_miss & (rank < share), place, -1)
+    is_warm = is_miss & (rank >= share) & (placed >= 0)
+    # ---- store
+    tl.store(hits + pair, tl.where(is_hit, slot, -1), mask=inside)
+    tl.store(fills + pair, place, mask=inside)
+    tl.store(on_cpu + pair, tl.where(is_miss & (place < 0), local, -1), mask=inside)
+    tl.store(fetch + 2 * rank, flat, mask=is_first & (place >= 0))
+    tl.store(fetch + 2 * rank + 1, place, mask=is_first & (place >= 0))
+    tl.store(warm + 2 * (rank - share), flat, mask=is_first & is_warm)
+    tl.store(warm + 2 * (rank - share) + 1, placed, mask=is_first & is_warm)
+    num_fetched = tl.sum((is_first & (place >= 0)).to(tl.int32), axis=0)
+    num_transient_used = tl.sum((is_first & (place >= R)).to(tl.int32), axis=0)
+    num_warm = tl.sum((is_first & is_warm).to(tl.int32), axis=0)
+    tl.store(counts, num_fetched)
+    tl.store(counts + 1, num_warm)
+    tl.store(counts + 2, num_misses - num_fetched)
+    tl.store(counters, tl.load(counters) + num_unique)
+    tl.store(counters + 1, tl.load(counters + 1) + num_unique - num_misses)
+    tl.store(counters + 2, tl.load(counters + 2) + num_fetched - num_transient_used)
+    tl.store(counters + 3, tl.load(counters + 3) + num_transient_used)
+    tl.store(counters + 4, tl.load(counters + 4) + num_warm)
+    tl.store(counters + 5, tl.load(counters + 5) + num_misses - num_fetched)
+
+
+@triton.jit
+def _advance(clock, weights, score, num_experts, half_life, EPOCH: tl.constexpr, BLOCK: tl.constexpr):
+    age = tl.load(clock + 2) + 1
+    if age >= EPOCH * half_life:
+        age = age * 0
+        for first in range(0, num_experts, BLOCK):
+            expert = first + tl.arange(0, BLOCK)
+            old = tl.load(score + expert, mask=expert < num_experts, other=0)
+            tl.store(score + expert, old >> EPOCH, mask=expert < num_experts)
+    tl.store(clock + 2, age)
+    tl.store(clock, tl.load(weights + age % half_life) << (age // half_life))
+
+
+def advance(state: Residency, epoch_half_lives: int) -> None:
+    """Begin the next step, as ``ExpertCache.advance``. Safe under capture."""
+    _advance[(1,)](
+        state.clock,
+        state.weights,
+        state.score,
+        state.score.shape[0],
+        state.weights.shape[0],
+        EPOCH=epoch_half_lives,
+        BLOCK=1024,
+    )
+
+
+def access(
+    state: Residency,
+    ids: torch.Tensor,
+    first_flat: int,
+    placement: Placement,
+    policy: str = "decayed",
+    num_transient: int = 0,
+) -> None:
+    """Place the experts that one layer's step routes to and move residency on. Safe under capture.
+
+    ids         [T, K] i32   of the layer's router; -1 in padding rows
+    first_flat  flat id of the layer's expert 0
+    placement   of T tokens is written
+    """
+    tokens, chosen = ids.shape
+    expect("ids", ids, "int32", ("T", "K"))
+    expect("placement", placement.hits, "int32", (tokens, chosen))
+    expect_range("pairs", tokens * chosen, tokens * chosen, 1, MAX_PAIRS)
+    if policy not in ("lru", "decayed"):
+        raise ValueError(f"policy must be one of lru decayed, got {policy}")
+    pairs = triton.next_power_of_2(tokens * chosen)
+    slots = triton.next_power_of_2(max(state.num_slots, 1))
+    # 64 comparisons or 16 keys a thread
+    warps = max(4, min(32, max(pairs * pairs // 2048, slots // 512)))
+    _residency[(1,)](
+        ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
+        state.counters, placement.hits, placement.fills, placement.on_cpu, placement.fetch, placement.warm,
+        placement.counts,
+        tokens, chosen, state.num_slots, first_flat, num_transient, state.quota.shape[0],
+        ids.stride(0),
+        LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, num_warps=warps,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""The residency kernel against ``ExpertCache``: every integer of state, placement and counters, each access."""
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+import torch
+
+from ftd.engine.expert_cache import EPOCH_HALF_LIVES, NOWHERE, Access, Clock, ExpertCache, Policy
+from ftd.kernels.residency_triton import Placement, Residency, access, advance
+
+E, LAYERS = 12, 3
+
+
+def weights_of(half_life: int) -> list[int]:
+    """Return what a use adds at each age within a half-life."""
+    clock = Clock(half_life)
+    weights = []
+    for _ in range(half_life):
+        weights.append(clock.weight)
+        clock.advance()
+    return weights
+
+
+def check_state(state: Residency, cache: ExpertCache) -> None:
+    """Assert that both hold the same."""
+    for name in ("slot_of", "owner_of", "last_use", "score"):
+        np.testing.assert_array_equal(getattr(state, name).cpu().numpy(), getattr(cache, name), name)
+    assert tuple(state.counters.tolist()) == astuple(cache.counters)
+
+
+def check_placement(ids: np.ndarray, first: int, placement: Placement, wanted: Access) -> None:
+    """Assert that every pair runs where the cache says."""
+    filled = dict(wanted.fills)
+    where = dict(zip(wanted.ids, wanted.slots, strict=True))
+    hits, fills, on_cpu = (each.cpu().numpy() for each in (placement.hits, placement.fills, placement.on_cpu))
+    for (token, choice), expert in np.ndenumerate(ids):
+        slot = where.get(first + int(expert), NOWHERE) if expert >= 0 else NOWHERE
+        is_fill = first + int(expert) in filled and expert >= 0
+        assert fills[token, choice] == (slot if is_fill else NOWHERE)
+        assert hits[token, choice] == (NOWHERE if is_fill else slot)
+        assert on_cpu[token, choice] == (expert if expert >= 0 and slot == NOWHERE else NOWHERE)
+    num_fetched, num_warm, num_on_cpu = placement.counts.tolist()
+    assert [tuple(row) for row in placement.fetch[:num_fetched].tolist()] == list(wanted.fills)
+    assert [tuple(row) for row in placement.warm[:num_warm].tolist()] == list(wanted.warm)
+    assert num_on_cpu == wanted.num_misses - num_fetched
+
+
+@pytest.mark.parametrize("steps", [3, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["lru", "decayed"])
+@pytest.mark.parametrize(
+    ("tokens", "chosen", "slots", "transient", "quota", "half_life"),
+    [
+        (1, 4, 16, 2, (0, 0, 1, 2), 3),
+        (1, 4, 3, 1, (0, 1, 2, 3), 32),
+        (5, 3, 20, 0, (0, 1, 1, 2, 3, 4), 1),
+        (3, 2, 0, 2, (0, 1), 2),
+        (2, 5, 36, 3, (0, 9), 2),
+    ],
+)
+def test_equals_the_cache(
+    device: str,
+    rng: np.random.Generator,
+    policy: Policy,
+    tokens: int,
+    chosen: int,
+    slots: int,
+    transient: int,
+    quota: tuple[int, ...],
+    half_life: int,
+    steps: int,
+) -> None:
+    cache = ExpertCache(LAYERS * E, slots, policy, transient, half_life)
+    state = Residency.make(LAYERS * E, slots, quota, weights_of(half_life), device)
+    placement = Placement.make(tokens, chosen, device)
+    popularity = rng.random((LAYERS, E)) ** 3
+    for _ in range(steps):
+        cache.advance()
+        advance(state, EPOCH_HALF_LIVES)
+        for layer in range(LAYERS):
+            order = rng.random((tokens, E)) * popularity[layer]
+            ids = np.argsort(-order, axis=1)[:, :chosen].astype(np.int32)
+            ids[rng.random(tokens) < 0.15] = -1
+            access(state, torch.from_numpy(ids).to(device), layer * E, placement, policy, transient)
+            flat = np.where(ids < 0, -1, ids + layer * E).reshape(-1)
+            misses = np.unique(flat[flat >= 0])
+            num_misses = int(np.count_nonzero(cache.slot_of[misses] == NOWHERE))
+            wanted = cache.access(flat, quota[min(num_misses, len(quota) - 1)])
+            cache.check()
+            check_placement(ids, layer * E, placement, wanted)
+            check_state(state, cache)
+
+
+def test_scores_are_halved_at_the_end_of_an_epoch(device: str) -> None:
+    cache = ExpertCache(8, 2, "decayed", 0, 1)
+    state = Residency.make(8, 2, (0, 1), weights_of(1), device)
+    placement = Placement.make(1, 2, device)
+    for step in range(EPOCH_HALF_LIVES + 3):
+        cache.advance()
+        advance(state, EPOCH_HALF_LIVES)
+        ids = np.array([[step % 8, (step + 3) % 8]], np.int32)
+        access(state, torch.from_numpy(ids).to(device), 0, placement)
+        cache.access(ids.reshape(-1), 1)
+        check_state(state, cache)
+
+
+def test_refuses_what_does_not_fit(device: str) -> None:
+    state = Residency.make(8, 2, (0, 1), [1], device)
+    ids = torch.zeros((2, 2), dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match=r"placement must be int32 \[2, 2\]"):
+        access(state, ids, 0, Placement.make(1, 2, device))
+    with pytest.raises(ValueError, match="lru decayed, got fifo"):
+        access(state, ids, 0, Placement.make(2, 2, device), "fifo")
+    with pytest.raises(ValueError, match="slots must lie in 0 to 32768, got 32769"):
+        Residency.make(8, 32769, (0, 1), [1], device)
