@@ -30,7 +30,8 @@ class Step(NamedTuple):
     """Views of a ``StepArrays``, cut to the batch: the arguments of ``graph.run`` in its order.
 
     ids [T], positions [T], kv_index [T] (page × page_size + offset), q_start [B+1], kv_len [B] (length after
-    the step), page_table [B, max_pages], logit_rows [num_logits] (flat row of the wanted logits).
+    the step), page_table [B, max_pages], logit_rows [num_logits] (flat row of the wanted logits), state_index
+    [B] (slot of each recurrent state; a model without them does not look).
     """
 
     ids: Ints
@@ -40,6 +41,7 @@ class Step(NamedTuple):
     kv_len: Ints
     page_table: Ints
     logit_rows: Ints
+    state_index: Ints
 
 
 class StepArrays:
@@ -54,6 +56,7 @@ class StepArrays:
         self.kv_len = np.zeros(plan.max_sequences, np.int32)
         self.page_table = np.zeros((plan.max_sequences, plan.max_pages_per_sequence), np.int32)
         self.logit_rows = np.zeros(plan.max_sequences, np.int32)
+        self.state_index = np.zeros(plan.max_sequences, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Batch:
                 arrays.positions[row:end] = positions
                 arrays.kv_index[row:end] = pages[positions // size] * size + positions % size
             arrays.kv_len[b] = start + count
+            arrays.state_index[b] = sequence.slot
             row = end
             arrays.q_start[b + 1] = row
             if wants_logits:
@@ -108,4 +112,5 @@ class Batch:
             arrays.kv_len[: len(self.entries)],
             arrays.page_table[: len(self.entries)],
             arrays.logit_rows[:num_logits],
+            arrays.state_index[: len(self.entries)],
         )

@@ -40,6 +40,7 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sampler import Sampler
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
+from ftd.engine.slots import StateSlots
 from ftd.errors import EngineError, FtdError, InvalidOption, InvalidRequest
 from ftd.ftw.format import FtwConfig
 from ftd.kernels import dispatch
@@ -96,14 +97,16 @@ class Engine:
             max_logits=self.plan.max_sequences,
             precision=load.precision,
             make_pages=self.device.make_pages,
+            num_state_slots=max(1, self.plan.num_state_slots),
         )
         if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
         if self.device.name == "cuda":
             loaded.weights.release()
         self._pages = PagePool(self.plan.num_pages)
-        self._prefix_cache = PrefixCache(self._pages, self.plan.page_size)
-        self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache)
+        slots = StateSlots.over(self.model.state_pool, self.plan)
+        self._prefix_cache = PrefixCache(self._pages, self.plan.page_size, slots.drop if slots else None)
+        self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache, slots)
         self._arrays = StepArrays(self.plan)
         self._sampler = Sampler(self.config.vocab_size)
         self._grammars = Grammars()
@@ -151,6 +154,7 @@ class Engine:
             sampling=message.sampling,
             num_logprobs=message.num_logprobs,
             cache_salt=message.cache_salt,
+            num_keep=message.num_keep,
             sampler_state=self._sampler.begin(message.sampling, message.num_logprobs),
             constraint=None if message.grammar is None else self._grammars.begin(message.grammar),
             arrival_ns=time.monotonic_ns(),
@@ -364,6 +368,7 @@ def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig, 
         workspace_bytes=fixed_bytes,
         workspace_bytes_per_token=token_bytes,
         max_context_tokens=config.max_context_tokens,
+        state_bytes=0 if config.recurrent is None else config.recurrent.state_bytes,
     )
     return plan.make(
         needs,
@@ -392,4 +397,5 @@ def _finished(sequence: Sequence) -> Finished:
         queue_ns=admitted_ns - sequence.arrival_ns,
         prefill_ns=first_ns - admitted_ns,
         decode_ns=end_ns - first_ns,
+        shifted_tokens=sequence.num_shifted,
     )

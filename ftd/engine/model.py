@@ -116,4 +116,8 @@ def workspace_needs(config: ModelConfig, max_sequences: int) -> tuple[int, int]:
     if config.experts is not None:
         experts = config.experts
         widths += experts.num_experts + experts.num_chosen * (config.hidden_size + 3 * experts.inner_size)
+    if config.recurrent is not None:
+        recurrent = config.recurrent
+        widths += 2 * (recurrent.conv_size + recurrent.value_size + recurrent.value_heads)
+        widths += config.num_heads * config.head_dim
     return fixed, 8 * widths

@@ -17,13 +17,16 @@ MIN_CONTEXT_TOKENS = 16
 DEFAULT_PAGE_SIZE = 32
 DEFAULT_MAX_SEQUENCES = 8
 DEFAULT_CHUNK_TOKENS = 512
+# of recurrent state: a sequence has one, the others keep what prompts share; fewer where memory is short
+SLOTS_PER_SEQUENCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeeds:
     """What a model takes: weights, K and V of a token over all layers, workspace (fixed and a token).
 
-    ``max_context_tokens``: the longest window the model was trained for.
+    ``max_context_tokens``: the longest window the model was trained for. ``state_bytes``: the recurrent state
+    of one sequence.
     """
 
     weight_bytes: int
@@ -31,6 +34,7 @@ class MemoryNeeds:
     workspace_bytes: int
     workspace_bytes_per_token: int
     max_context_tokens: int
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class Plan:
     max_step_tokens = prefill_chunk_tokens + max_sequences: tokens of the largest step.
     max_pages_per_sequence: pages of one full window; ``num_pages`` is never smaller, so a single sequence
     can always reach the end of its window. whole_prompts: a prompt runs in one step or waits.
+    num_state_slots: recurrent states, of running sequences and kept; 0 in a model without them.
     """
 
     page_size: int
@@ -51,6 +56,8 @@ class Plan:
     kv_bytes: int
     workspace_bytes: int
     whole_prompts: bool = False
+    num_state_slots: int = 0
+    state_bytes: int = 0
 
     @property
     def max_step_tokens(self) -> int:
@@ -65,7 +72,7 @@ class Plan:
     @property
     def total_bytes(self) -> int:
         """Everything together."""
-        return self.weight_bytes + self.kv_bytes + self.workspace_bytes
+        return self.weight_bytes + self.kv_bytes + self.workspace_bytes + self.state_bytes
 
 
 def num_pages_for(num_tokens: int, page_size: int) -> int:
@@ -106,6 +113,7 @@ def make(
     if whole_prompts:
         prefill_chunk_tokens = max(prefill_chunk_tokens, window)
     sequences = max_sequences or DEFAULT_MAX_SEQUENCES
+    slots = SLOTS_PER_SEQUENCE if needs.state_bytes else 0
     page_bytes = page_size * needs.kv_bytes_per_token
 
     def workspace(tokens: int) -> int:
@@ -114,14 +122,30 @@ def make(
         )
 
     def room(tokens: int) -> int:
-        rest = max(available - needs.weight_bytes - workspace(tokens), 0)
+        states = needs.state_bytes * slots * sequences
+        rest = max(available - needs.weight_bytes - workspace(tokens) - states, 0)
         return (min(rest, kv_bytes) if kv_bytes else rest) // page_bytes
 
+    while num_pages_for(window, page_size) > room(window):
+        if slots > 1:
+            slots //= 2
+        elif slots == 1 and sequences > 1 and not max_sequences:
+            sequences //= 2
+        else:
+            break
     if num_pages_for(window, page_size) > room(window):
         fitting = _longest_window(window, page_size, room)
         if context_tokens or fitting < min(MIN_CONTEXT_TOKENS, window):
             raise _refusal(
-                needs, available, kv_bytes, window, fitting, workspace(window), page_bytes, page_size
+                needs,
+                available,
+                kv_bytes,
+                window,
+                fitting,
+                workspace(window),
+                needs.state_bytes * slots * sequences,
+                page_bytes,
+                page_size,
             )
         window = fitting
     window_pages = num_pages_for(window, page_size)
@@ -138,6 +162,8 @@ def make(
         weight_bytes=needs.weight_bytes,
         kv_bytes=num_pages * page_bytes,
         whole_prompts=whole_prompts,
+        num_state_slots=slots * sequences,
+        state_bytes=needs.state_bytes * slots * sequences,
         workspace_bytes=needs.workspace_bytes
         + needs.workspace_bytes_per_token * (min(prefill_chunk_tokens, window) + sequences),
     )
@@ -174,15 +200,17 @@ def _refusal(
     window: int,
     fitting: int,
     workspace_bytes: int,
+    state_bytes: int,
     page_bytes: int,
     page_size: int,
 ) -> OutOfMemory:
     kv_needed = num_pages_for(window, page_size) * page_bytes
-    needed = needs.weight_bytes + kv_needed + workspace_bytes
+    needed = needs.weight_bytes + kv_needed + workspace_bytes + state_bytes
+    states = f", states {format_bytes(state_bytes)}" if state_bytes else ""
     fact = (
         f"not enough memory: needed {format_bytes(needed)} (weights {format_bytes(needs.weight_bytes)}, "
-        f"KV of {window} tokens {format_bytes(kv_needed)}, workspace {format_bytes(workspace_bytes)}), "
-        f"available {format_bytes(available)}"
+        f"KV of {window} tokens {format_bytes(kv_needed)}, workspace {format_bytes(workspace_bytes)}"
+        f"{states}), available {format_bytes(available)}"
     )
     if kv_bytes and needed <= available:
         fact += f", KV limited to {format_bytes(kv_bytes)}"

@@ -11,7 +11,7 @@ that was used longest ago. Not thread-safe: one step loop owns it.
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
@@ -51,14 +51,16 @@ class PrefixCache:
     """Radix tree over the pages of ``pool`` that it owns.
 
     A sequence's life: ``match`` → ``lock(node)`` → use the pages, read only → ``insert`` what it computed →
-    ``unlock(node)``. Between calls ``num_locked + num_evictable == pool.num_tree``.
+    ``unlock(node)``. Between calls ``num_locked + num_evictable == pool.num_tree``. ``evicted(page)`` hears
+    of each page that leaves.
     """
 
-    def __init__(self, pool: PagePool, page_size: int) -> None:
+    def __init__(self, pool: PagePool, page_size: int, evicted: Callable[[int], None] | None = None) -> None:
         assert page_size > 0
         self.page_size = page_size
         self.num_locked = 0
         self._pool = pool
+        self._evicted = evicted
         self._roots: dict[str, Node] = {}
         self._clock = 0
         self._leaves: list[tuple[int, int, Node]] = []
@@ -128,7 +130,10 @@ class PrefixCache:
             if not self._is_evictable(node) or node.last_use != last_use:
                 heapq.heappop(self._leaves)
                 continue
-            self._pool.take_from_tree(node.pages.pop())
+            page = node.pages.pop()
+            self._pool.take_from_tree(page)
+            if self._evicted is not None:
+                self._evicted(page)
             freed += 1
             if node.pages:
                 node.keys.pop()

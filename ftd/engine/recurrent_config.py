@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ftd.engine.hyperparameters import Values
-from ftd.errors import InvalidFtw
+from ftd.errors import InvalidFtw, Unsupported
 
 # The layer_types entry of a recurrent layer
 LINEAR = "linear_attention"
@@ -49,6 +49,8 @@ def make(values: Values, num_layers: int) -> RecurrentConfig | None:
         return None
     if len(kinds) != num_layers:
         raise InvalidFtw(f"layer_types must have one entry a layer: {len(kinds)} of {num_layers}")
+    if all(kind == LINEAR for kind in kinds):
+        raise Unsupported("a model without a layer of attention is not supported")
     key_heads = values.size("linear_num_key_heads", limit=1 << 12)
     value_heads = values.size("linear_num_value_heads", limit=1 << 12)
     if value_heads % key_heads:

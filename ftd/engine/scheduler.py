@@ -18,8 +18,9 @@ from collections.abc import Sequence as Ordered
 from ftd.engine.batch import Batch, Entry
 from ftd.engine.pages import Owner, PagePool
 from ftd.engine.plan import Plan, num_pages_for
-from ftd.engine.prefix_cache import PrefixCache
+from ftd.engine.prefix_cache import Match, PrefixCache
 from ftd.engine.sequence import FinishReason, Sequence, Status
+from ftd.engine.slots import StateSlots
 from ftd.errors import InvalidRequest, PromptTooLong
 
 
@@ -39,7 +40,9 @@ class Scheduler:
     Counters since the start: ``num_steps``, ``prefill_tokens``, ``decode_tokens``, ``cached_tokens``.
     """
 
-    def __init__(self, plan: Plan, pool: PagePool, cache: PrefixCache) -> None:
+    def __init__(
+        self, plan: Plan, pool: PagePool, cache: PrefixCache, slots: StateSlots | None = None
+    ) -> None:
         assert plan.max_pages_per_sequence <= plan.num_pages <= pool.num_pages
         self.plan = plan
         self.running: list[Sequence] = []
@@ -47,6 +50,7 @@ class Scheduler:
         self.num_steps = self.prefill_tokens = self.decode_tokens = self.cached_tokens = 0
         self._pool = pool
         self._cache = cache
+        self._slots = slots
         self._by_id: dict[int, Sequence] = {}
         self._finished: list[Sequence] = []
         self._to_abort: list[Sequence] = []
@@ -98,7 +102,7 @@ class Scheduler:
         num_preempted += self._schedule_prefill(chosen)
         budget = self.plan.prefill_chunk_tokens - sum(n for s, n in chosen.items() if s.is_prefill)
         while budget > 0 and not num_preempted and self._next_fits(budget) and self._admit_next():
-            count = min(budget, self.running[-1].extend_len)
+            count = self.running[-1].chunk_len(budget)
             self._reserve(self.running[-1], count)
             chosen[self.running[-1]] = count
             budget -= count
@@ -130,6 +134,7 @@ class Scheduler:
             else:
                 self.decode_tokens += count
             sequence.computed_len += count
+            self._keep_state(sequence, was_prefill)
             token = next(tokens) if wants_logits else None
             if sequence.abort_requested:
                 continue
@@ -148,6 +153,9 @@ class Scheduler:
         assert batch is self._in_flight
         self._in_flight = None
         self._finish_aborted()
+        if self._slots is not None:  # a state may have moved on, and none goes back
+            while self.running:
+                self._preempt(self.running[-1])
 
     def take_finished(self) -> list[Sequence]:
         """Return the sequences that ended since the last call; they own no pages any more."""
@@ -180,7 +188,7 @@ class Scheduler:
         for sequence in list(self.running):
             if budget == 0 or sequence.status is not Status.RUNNING or not sequence.is_prefill:
                 continue
-            count = min(budget, sequence.extend_len)
+            count = sequence.chunk_len(budget)
             need = self._missing_pages(sequence, sequence.computed_len + count)
             num_preempted += self._make_room(need, sequence, chosen)
             room = (len(sequence.pages) + self._pool.num_free) * self.plan.page_size - sequence.computed_len
@@ -213,7 +221,9 @@ class Scheduler:
             return False
         sequence = self.waiting[0]
         reusable = array("i") if sequence.is_embedding else sequence.ids[:-1]
-        pages, cached_len, node = self._cache.match(reusable, sequence.cache_salt)
+        pages, cached_len, node = match = self._cache.match(reusable, sequence.cache_salt)
+        if self._slots is not None:
+            pages, cached_len, node = self._usable(match, sequence)
         self._cache.lock(node)
         need = num_pages_for(sequence.num_tokens, self.plan.page_size) - len(pages)
         if self.running:
@@ -227,10 +237,36 @@ class Scheduler:
         sequence.status = Status.RUNNING
         sequence.node, sequence.num_shared_pages = node, len(pages)
         sequence.pages, sequence.computed_len = array("i", pages), cached_len
+        if self._slots is not None:
+            sequence.slot = self._slots.begin(pages)
+            if not sequence.is_embedding:
+                sequence.stops = self._slots.stops(sequence.prompt_len, cached_len, match.cached_len)
         if sequence.num_preemptions == 0:
             sequence.cached_len = cached_len
             self.cached_tokens += cached_len
         return True
+
+    def _usable(self, match: Match, sequence: Sequence) -> Match:
+        """Return the part of ``match`` up to the last state that is kept."""
+        assert self._slots is not None
+        count = self._slots.usable(match.pages)
+        if count == len(match.pages):
+            return match
+        return self._cache.match(sequence.ids[: count * self.plan.page_size], sequence.cache_salt)
+
+    def _keep_state(self, sequence: Sequence, was_prefill: bool) -> None:
+        """Keep the state of a sequence that has come to a stop or filled a page with output."""
+        if self._slots is None or sequence.is_embedding or sequence.computed_len % self.plan.page_size:
+            return
+        if was_prefill and sequence.computed_len not in sequence.stops:
+            return
+        self._share(sequence)
+        page = sequence.pages[sequence.num_shared_pages - 1]
+        kept = self._slots.keep(page, sequence.slot)
+        if kept and not was_prefill:
+            if sequence.rolling_page not in (-1, page):
+                self._slots.drop(sequence.rolling_page)
+            sequence.rolling_page = page
 
     def _missing_pages(self, sequence: Sequence, num_tokens: int) -> int:
         return max(num_pages_for(num_tokens, self.plan.page_size) - len(sequence.pages), 0)
@@ -245,17 +281,36 @@ class Scheduler:
         if token in sequence.stop_ids:
             self._finish(sequence, "stop")
             return ()
-        room = self.plan.context_tokens - sequence.num_tokens
+        ids = (token, *sequence.forced_ids)
+        room = len(ids) if sequence.num_keep >= 0 else self.plan.context_tokens - sequence.num_tokens
         if sequence.max_tokens > 0:
             room = min(room, sequence.max_tokens - sequence.output_len)
-        ids = (token, *sequence.forced_ids)
         sequence.ids.extend(ids[:room])
+        is_last = 0 < sequence.max_tokens <= sequence.output_len or (
+            sequence.num_keep < 0 and sequence.num_tokens >= self.plan.context_tokens
+        )
         if sequence.is_complete and len(ids) <= room:
             self._finish(sequence, "stop")
-        elif len(ids) >= room:
+        elif is_last or len(ids) > room:
             self._finish(sequence, "length")
+        elif sequence.num_tokens >= self.plan.context_tokens:
+            self._shift(sequence)
         sequence.forced_ids = ()
         return ids[:room]
+
+    def _shift(self, sequence: Sequence) -> None:
+        """Drop half of the ids behind the kept ones until there is room; what is left is computed anew."""
+        self._release(sequence)
+        while (size := sequence.num_tokens) >= self.plan.context_tokens:
+            keep = min(sequence.num_keep, self.plan.context_tokens - 2)
+            count = max((size - keep) // 2, 1)
+            del sequence.ids[keep : keep + count]
+            sequence.num_shifted += count
+        sequence.status, sequence.computed_len = Status.WAITING, 0
+        sequence.num_preemptions += 1
+        if self.running:  # it is the next to be admitted, behind all that run
+            sequence.order = self.running[-1].order
+        self.waiting.appendleft(sequence)
 
     def _share(self, sequence: Sequence) -> None:
         """Give the whole pages computed so far to the prefix cache and stand on them."""
@@ -275,6 +330,9 @@ class Scheduler:
         if sequence.status is not Status.RUNNING:
             return
         self._share(sequence)
+        if self._slots is not None:
+            self._slots.end(sequence.slot)
+            sequence.slot, sequence.stops, sequence.rolling_page = -1, (), -1
         self._pool.free(sequence.pages[sequence.num_shared_pages :])
         assert sequence.node is not None
         self._cache.unlock(sequence.node)
@@ -314,7 +372,13 @@ class Scheduler:
         assert len(set(live)) == len(live), "a page has two sequences"
         assert all(self._pool.owner(page) is Owner.LIVE for page in live)
         assert len(live) == self._pool.num_live
+        if self._slots is not None:
+            self._slots.check()
+            assert self._slots.num_live == len({sequence.slot for sequence in self.running})
+            kept = self._slots.kept_pages()
+            assert all(self._pool.owner(page) is Owner.TREE for page in kept), "a state without its page"
         for sequence in self.waiting:
+            assert sequence.slot == -1
             assert sequence.status is Status.WAITING and sequence.computed_len == 0
             assert not sequence.pages and sequence.node is None
         orders = [sequence.order for sequence in (*self.running, *self.waiting)]

@@ -39,13 +39,17 @@ class Sequence:
 
     ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
     max_tokens: most output tokens, <= 0 means until the window is full. stop_ids: end it, are not emitted.
+    num_keep: ids at the start that stay when the window is full and the oldest others leave it; -1: none
+    leaves, the sequence ends. num_shifted: how many have left.
     is_embedding: run the prompt only, without the prefix cache, so that every hidden state is computed.
     constraint: what binds the output; None leaves it free. forced_ids: what must follow the id that is
     sampled next, and is appended with it; is_complete: nothing may follow that.
 
     Kept by the scheduler: ``pages`` (page numbers, int32; the first ``num_shared_pages`` are the tree's,
     locked through ``node``), ``computed_len`` (ids whose K and V lie in pages), ``cached_len`` (ids found in
-    the prefix cache when first admitted), ``num_preemptions``, ``finish_reason``.
+    the prefix cache when first admitted), ``num_preemptions``, ``finish_reason``; with recurrent layers
+    ``slot`` (of its state), ``stops`` (lengths at which the state is kept), ``rolling_page`` (whose end has
+    the last state kept of the output).
     """
 
     request_id: int
@@ -56,6 +60,8 @@ class Sequence:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     num_logprobs: int = -1
     cache_salt: str = ""
+    num_keep: int = -1
+    num_shifted: int = 0
     is_embedding: bool = False
     constraint: "Constraint | None" = None
     forced_ids: Ids = ()
@@ -77,6 +83,9 @@ class Sequence:
     cached_len: int = 0
     num_preemptions: int = 0
     abort_requested: bool = False
+    slot: int = -1
+    stops: tuple[int, ...] = ()
+    rolling_page: int = -1
 
     @classmethod
     def from_prompt(cls, request_id: int, prompt_ids: Iterable[int], **fields: object) -> "Sequence":
@@ -92,12 +101,17 @@ class Sequence:
     @property
     def output_len(self) -> int:
         """Output ids so far; a stop id is not one."""
-        return len(self.ids) - self.prompt_len
+        return len(self.ids) + self.num_shifted - self.prompt_len
 
     @property
     def extend_len(self) -> int:
         """Ids whose K and V are not computed yet: 1 in decode, more in prefill."""
         return len(self.ids) - self.computed_len
+
+    def chunk_len(self, budget: int) -> int:
+        """Return how many ids to run next: at most ``budget``, and none beyond the next stop."""
+        stop = next((stop for stop in self.stops if stop > self.computed_len), self.num_tokens)
+        return min(budget, self.extend_len, stop - self.computed_len)
 
     @property
     def is_prefill(self) -> bool:
