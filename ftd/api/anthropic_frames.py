@@ -127,7 +127,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def usage_of(done: Done) -> dict[str, int]:
     """Return the token counts of an answer."""
-    return _usage(done.prompt_tokens - done.cached_tokens, done.cached_tokens, done.output_tokens)
+    return _usage(done.prompt_tokens - done.cached_tokens, done.cached_tokens, done.output_tokens) | done.cuts
 
 
 def _usage(input_tokens: int, cached_tokens: int, output_tokens: int) -> dict[str, int]:

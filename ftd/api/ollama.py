@@ -194,8 +194,7 @@ def _end(done: Done) -> dict[str, Any]:
         prompt_eval_duration=done.prompt_ns,
         eval_count=done.output_tokens,
         eval_duration=done.output_ns,
-        truncated_messages=done.truncated_messages,
-        truncated_tokens=done.truncated_tokens,
+        **done.cuts,
     )
 
 

@@ -67,7 +67,7 @@ def parse_chat(fields: Fields) -> CompletionRequest:
         format=_format(fields),
         num_logprobs=parse_logprobs(fields),
         truncate=fields.flag("truncate", False),
-        shift=fields.flag("shift", True),
+        shift=None if fields.get("shift") is None else fields.flag("shift"),
         messages=list(_messages(raw_messages)),
         tools=tools,
         tool_choice=choice,
@@ -101,7 +101,7 @@ def parse_completion(fields: Fields) -> CompletionRequest:
         format=_format(fields),
         num_logprobs=-1 if num_logprobs is None else num_logprobs,
         truncate=fields.flag("truncate", False),
-        shift=fields.flag("shift", True),
+        shift=None if fields.get("shift") is None else fields.flag("shift"),
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
     )
@@ -228,6 +228,7 @@ def usage(done: Done) -> dict[str, Any]:
         "completion_tokens": done.output_tokens,
         "total_tokens": done.prompt_tokens + done.output_tokens,
         "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
+        **done.cuts,
     }
 
 

@@ -217,4 +217,5 @@ def _usage(done: Done) -> dict[str, Any]:
         "total_tokens": done.prompt_tokens + done.output_tokens,
         "input_tokens_details": {"cached_tokens": done.cached_tokens},
         "output_tokens_details": {"reasoning_tokens": 0},
+        **done.cuts,
     }

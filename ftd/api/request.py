@@ -105,7 +105,8 @@ class Done:
 
     reason: stop, length, load or unload. stop: the stop string that ended it, if one did.
     context: the ids of prompt and answer, None when not wanted.
-    truncated_messages, truncated_tokens: what was left out of the prompt to make it fit.
+    truncated_messages, truncated_tokens: what was left out of the prompt to make it fit. shifted_tokens: how
+    many ids left the window while the answer grew.
     """
 
     reason: str
@@ -120,6 +121,17 @@ class Done:
     context: Sequence[int] | None = None
     truncated_messages: int = 0
     truncated_tokens: int = 0
+    shifted_tokens: int = 0
+
+    @property
+    def cuts(self) -> dict[str, int]:
+        """What was left out on the way, as every API says it; empty if nothing was."""
+        fields = {
+            "truncated_messages": self.truncated_messages,
+            "truncated_tokens": self.truncated_tokens,
+            "shifted_tokens": self.shifted_tokens,
+        }
+        return {name: value for name, value in fields.items() if value}
 
 
 Event = Delta | Done

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # A stream says nothing for this long at most while text is held back (a tool call that is still growing)
 SILENCE_NS = 1_000_000_000
+# An answer that has no end of its own gets one
+WINDOWS_PER_ANSWER = 10
 _log_ids = itertools.count(1)
 
 
@@ -177,17 +179,30 @@ class _Run:
         return None if calls.is_bare and is_format else ToolCallParser(calls, self._request.tools)
 
     def _message(self) -> Generate:
-        room_tokens = self._lease.context_tokens - len(self._prompt.ids)
-        wanted = self._options.num_predict
         return Generate(
             request_id=self._lease.runner.next_request_id(),
             ids=list(self._prompt.ids),
-            max_tokens=room_tokens if wanted < 0 else min(max(wanted, 1), room_tokens),
+            max_tokens=self._max_tokens(),
             stop_ids=sorted(self._model.tokenizer.eos_ids),
             sampling=SamplingParams(**self._options.sampling),
             num_logprobs=self._request.num_logprobs,
+            num_keep=self._num_keep() if self._request.shift else -1,
             grammar=self._bound(),
         )
+
+    def _max_tokens(self) -> int:
+        """Return the most tokens of the answer: what was asked for, and what there is room for."""
+        wanted, window_tokens = self._options.num_predict, self._lease.context_tokens
+        room_tokens = window_tokens - len(self._prompt.ids)
+        if self._request.shift:
+            room_tokens = WINDOWS_PER_ANSWER * window_tokens
+        return room_tokens if wanted < 0 else min(max(wanted, 1), room_tokens)
+
+    def _num_keep(self) -> int:
+        """Return how many ids at the start of the prompt stay when a full window makes room."""
+        num_keep = self._options.num_keep
+        kept = len(self._prompt.ids) if num_keep < 0 else num_keep + self._model.tokenizer.add_bos
+        return min(kept, self._lease.context_tokens - 2)
 
     def _bound(self) -> Grammar | None:
         if not self._grammar:
@@ -253,6 +268,7 @@ class _Run:
             context=None if is_raw else [*self._prompt.ids, *self._text.ids],
             truncated_messages=self._prompt.truncated_messages,
             truncated_tokens=self._prompt.truncated_tokens,
+            shifted_tokens=finished.shifted_tokens,
         )
 
     def count(self, metrics: Metrics) -> None:
@@ -285,4 +301,6 @@ class _Run:
         if self._prompt.truncated_tokens:
             values["truncated_tokens"] = self._prompt.truncated_tokens
             values["truncated_messages"] = self._prompt.truncated_messages
+        if finished and finished.shifted_tokens:
+            values["shifted_tokens"] = finished.shifted_tokens
         logger.info(log.fields("request done", **values))

@@ -86,7 +86,8 @@ class Generate(Message, frozen=True, kw_only=True, tag="generate"):
 
     max_tokens <= 0 means until the window is full. A stop id ends the sequence and is not emitted.
     ``num_logprobs``: -1 none, 0 the chosen token only, n the n best too. ``cache_salt`` separates prefix
-    caches. A sequence whose ``grammar`` is complete ends with reason ``stop``.
+    caches. A sequence whose ``grammar`` is complete ends with reason ``stop``. num_keep: with a full window the
+    oldest ids behind the first ``num_keep`` make room for more, half of them at a time; -1: the request ends.
     """
 
     request_id: int
@@ -96,6 +97,7 @@ class Generate(Message, frozen=True, kw_only=True, tag="generate"):
     sampling: SamplingParams = SamplingParams()
     num_logprobs: int = -1
     cache_salt: str = ""
+    num_keep: int = -1
     grammar: Grammar | None = None
 
 
@@ -158,7 +160,9 @@ class Tokens(Message, frozen=True, kw_only=True, tag="tokens"):
 
 
 class Finished(Message, frozen=True, kw_only=True, tag="finished"):
-    """A request ended. ``output_tokens`` counts what was emitted (a stop id is not)."""
+    """A request ended. ``output_tokens`` counts what was emitted (a stop id is not), ``shifted_tokens`` the
+    ids that left a full window meanwhile.
+    """
 
     request_id: int
     reason: Literal["stop", "length", "abort"]
@@ -168,6 +172,7 @@ class Finished(Message, frozen=True, kw_only=True, tag="finished"):
     queue_ns: int
     prefill_ns: int
     decode_ns: int
+    shifted_tokens: int = 0
 
 
 class Embedded(Message, frozen=True, kw_only=True, tag="embedded"):

@@ -406,8 +406,34 @@ async def test_long_prompt_loses_its_middle(daemon):
 async def test_window_bounds_the_answer(tmp_path):
     async with running(tmp_path, says("a", endless=True)) as daemon:
         body = {"model": "tiny", "prompt": "xxxx", "raw": True, "stream": False, "options": {"num_ctx": 10}}
-        answer = await daemon.json("/api/generate", body)
-        assert (answer["done_reason"], answer["eval_count"]) == ("length", 6)
+        for shift, count in ((False, 6), (True, 100), (None, 100)):  # an endless text gets an end
+            answer = await daemon.json("/api/generate", body | {"shift": shift})
+            assert (answer["done_reason"], answer["eval_count"]) == ("length", count)
+
+
+async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, control):
+    """No silence: what left the window is in the last object of every API."""
+    async with running(tmp_path, control.command()) as daemon:
+        messages = [{"role": "user", "content": "hi"}]
+        worker = None
+        for path, more, num_keep, said in (
+            ("/api/chat", {}, 4, lambda body: body["shifted_tokens"]),
+            ("/api/chat", {"options": {"num_keep": 7}}, 7, lambda body: body["shifted_tokens"]),
+            ("/api/chat", {"shift": False}, -1, lambda body: body.get("shifted_tokens")),
+            ("/v1/chat/completions", {}, -1, lambda body: body["usage"].get("shifted_tokens")),
+            ("/v1/chat/completions", {"shift": True}, 4, lambda body: body["usage"]["shifted_tokens"]),
+            ("/v1/messages", {"max_tokens": 9}, -1, lambda body: body["usage"].get("shifted_tokens")),
+        ):
+            body = {"model": "tiny", "messages": messages, "stream": False, **more}
+            asked = asyncio.create_task(daemon.json(path, body))
+            if worker is None:
+                worker = await control.next_worker()
+                worker.ready()
+            message = await worker.received("generate")
+            assert message["num_keep"] == num_keep
+            shifted = 11 if num_keep >= 0 else 0
+            worker.finish(message["request_id"], shifted_tokens=shifted)
+            assert said(await asked) == (shifted or None)
 
 
 async def test_engine_death_in_a_stream_is_its_last_line(tmp_path):

@@ -87,10 +87,21 @@ class Engine:
         self.kv = np.full(self.plan.num_pages * self.plan.page_size, -1, np.int64)
 
     def add(
-        self, request_id: int, prompt: list[int], max_tokens: int = 0, salt: str = "", stop_id: int = STOP_ID
+        self,
+        request_id: int,
+        prompt: list[int],
+        max_tokens: int = 0,
+        salt: str = "",
+        stop_id: int = STOP_ID,
+        num_keep: int = -1,
     ) -> Sequence:
         sequence = Sequence.from_prompt(
-            request_id, prompt, max_tokens=max_tokens, stop_ids=frozenset([stop_id]), cache_salt=salt
+            request_id,
+            prompt,
+            max_tokens=max_tokens,
+            stop_ids=frozenset([stop_id]),
+            cache_salt=salt,
+            num_keep=num_keep,
         )
         self.scheduler.add(sequence)
         self.emitted[request_id] = []
@@ -194,6 +205,51 @@ def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: 
     assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
     engine.cache.clear()
     assert engine.pool.num_free == plan.num_pages
+
+
+def alone_shifting(prompt: list[int], max_tokens: int, window: int, num_keep: int) -> tuple[list[int], int]:
+    """The output of one sequence whose oldest ids leave a full window, and how many left; never cached."""
+    ids, output, shifted = list(prompt), [], 0
+    while len(output) < max_tokens:
+        value = 0
+        for position, token in enumerate(ids):
+            value = mix(value, token, position)
+        output.append(sample(value))
+        ids.append(output[-1])
+        if len(output) < max_tokens and len(ids) == window:
+            keep = min(num_keep, window - 2)
+            count = max((window - keep) // 2, 1)
+            ids = ids[:keep] + ids[keep + count :]
+            shifted += count
+    return output, shifted
+
+
+SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25))
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(), st.lists(SHIFTING, min_size=1, max_size=5))
+def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests) -> None:  # type: ignore[no-untyped-def]
+    """CTX: each text is what a fresh prompt of the ids that are left would give, beside others and aborts."""
+    plan, others, _ = workload
+    engine = Engine(plan)
+    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
+        engine.add(i, prompt, max_tokens, stop_id=-1, num_keep=num_keep)
+    for i, (prompt, max_tokens, salt) in enumerate(others, len(requests)):
+        engine.add(i, prompt, max_tokens, salt)
+    for _ in range(9):
+        engine.step()
+    engine.scheduler.abort(len(requests))
+    engine.settle()
+    engine.run()
+    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
+        output, shifted = alone_shifting(prompt, max_tokens, plan.context_tokens, num_keep)
+        sequence = engine.finished[i]
+        assert (engine.emitted[i], sequence.finish_reason) == (output, "length")
+        assert (sequence.num_shifted, sequence.output_len) == (shifted, max_tokens)
+    for i, (prompt, max_tokens, _) in enumerate(others[1:], len(requests) + 1):
+        assert engine.emitted[i] == alone(prompt, max_tokens, plan.context_tokens)[0]
+    assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
 
 
 @settings(max_examples=30, deadline=None)

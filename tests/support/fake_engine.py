@@ -88,7 +88,7 @@ class ControlledWorker:
             kernels={},
         )
 
-    def finish(self, request_id, reason="stop", output_tokens=0):
+    def finish(self, request_id, reason="stop", output_tokens=0, **more):
         self.send(
             "finished",
             request_id=request_id,
@@ -99,4 +99,5 @@ class ControlledWorker:
             queue_ns=1,
             prefill_ns=2,
             decode_ns=3,
+            **more,
         )
