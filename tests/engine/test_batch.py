@@ -30,6 +30,7 @@ def test_fill_writes_decode_and_prefill_rows() -> None:
     decode = sequence([10, 11, 12, 13, 14, 15], [7, 2], 5)
     chunk = sequence([20, 21, 22, 23, 24, 25, 26, 27, 28], [0, 9], 3)
     tail = sequence([30, 31, 32], [5], 0)
+    decode.slot, chunk.slot, tail.slot = 4, 0, 2
     batch = Batch((Entry(decode, 5, 1, True), Entry(chunk, 3, 5, False), Entry(tail, 0, 3, True)))
     step = batch.fill(StepArrays(PLAN))
     assert step.ids.tolist() == [15, 23, 24, 25, 26, 27, 30, 31, 32]
@@ -41,6 +42,7 @@ def test_fill_writes_decode_and_prefill_rows() -> None:
     assert step.page_table[1, :2].tolist() == [0, 9]
     assert step.page_table[2, :1].tolist() == [5]
     assert step.logit_rows.tolist() == [0, 8]
+    assert step.state_index.tolist() == [4, 0, 2]
     assert batch.num_tokens == 9 and batch.num_sequences == 3
     assert batch.sampled_sequences == [decode, tail]
 
@@ -54,7 +56,7 @@ def test_fill_reuses_the_arrays_and_all_views_are_contiguous_int32() -> None:
     assert step.ids.base is arrays.ids
     assert all(view.dtype == np.int32 and view.flags.c_contiguous for view in step)
     assert step.page_table.shape == (1, PLAN.max_pages_per_sequence)
-    assert [len(view) for view in step] == [1, 1, 1, 2, 1, 1, 1]
+    assert [len(view) for view in step] == [1, 1, 1, 2, 1, 1, 1, 1]
 
 
 def test_a_sequence_can_grow_after_fill() -> None:
