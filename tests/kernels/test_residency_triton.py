@@ -1,4 +1,4 @@
-"""The residency kernel against ``ExpertCache``: every integer of state, placement and counters, each access."""
+"""The residency kernel against ``ExpertCache``: every integer of state, placement and counters."""
 
 from dataclasses import astuple
 

@@ -1,0 +1,201 @@
+"""The mailbox between a GPU's step and the workers that run experts on the CPU, without calls of the host.
+
+    card   publish   stores the tokens' rows, what runs on the CPU and its weights, then rings: bell = n
+    host   workers   see the bell, compute out[t] = sum of weight * expert(x_t), then answer: done = n
+    card   collect   waits until done = n and adds the rows
+
+The memory is pinned and mapped; each word of 4 bytes has a cache line of its own. Stores before a bell or an
+answer are seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``; one
+that does not answer in time is given up. Either poisons the mailbox: ``poison`` is the number of the message,
+this and all later waits end at once, and the engine, which looks at it after each step, makes an error of that.
+"""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from ftd.kernels.shapes import expect
+
+LINE_WORDS = 16  # a cache line of 64 bytes
+BELL, DONE, POISON, TOKENS, LAYER = (LINE_WORDS * i for i in range(5))
+HEADER_WORDS = LINE_WORDS * 5
+FAILED = -1
+# A look at host memory takes 0.7 to 2 us over PCIe: 1.4 to 4 s before a worker is given up.
+MAX_LOOKS = 2_000_000
+
+_FAILED = tl.constexpr(FAILED)
+_DONE, _POISON, _TOKENS, _LAYER = (tl.constexpr(word) for word in (DONE, POISON, TOKENS, LAYER))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mailbox:
+    """Views of one pinned block: ``host`` for the CPU; the card gets the same memory by address.
+
+    words    [80]   i32   bell, done, poison, tokens, layer at 0, 16, 32, 48, 64
+    on_cpu   [T, K] i32   the layer's experts that the CPU runs, -1 elsewhere
+    weights  [T, K] f32
+    x        [T, D] f32 or bf16
+    out      [T, D] f32
+    sent     [1]    i32   on the device: number of the last message
+    """
+
+    words: torch.Tensor
+    on_cpu: torch.Tensor
+    weights: torch.Tensor
+    x: torch.Tensor
+    out: torch.Tensor
+    sent: torch.Tensor
+
+    @staticmethod
+    def num_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> int:
+        """Return the bytes of pinned memory for steps of ``tokens``; each part begins at a multiple of 64."""
+        return sum(_part_bytes(tokens, chosen, width, dtype))
+
+    @classmethod
+    def place(
+        cls, memory: torch.Tensor, tokens: int, chosen: int, width: int, dtype: torch.dtype, device: str
+    ) -> "Mailbox":
+        """Lay a mailbox out in ``memory`` u8, which is pinned (and zeroed here)."""
+        sizes = _part_bytes(tokens, chosen, width, dtype)
+        if memory.nbytes < sum(sizes) or memory.data_ptr() % 64:
+            raise ValueError(f"a mailbox of {sum(sizes)} bytes at 64 does not fit {memory.nbytes} bytes")
+        memory.zero_()
+        parts = torch.split(memory[: sum(sizes)], sizes)
+        pairs, values = tokens * chosen, tokens * width
+        return cls(
+            parts[0].view(torch.int32),
+            parts[1].view(torch.int32)[:pairs].view(tokens, chosen),
+            parts[2].view(torch.float32)[:pairs].view(tokens, chosen),
+            parts[3].view(dtype)[:values].view(tokens, width),
+            parts[4].view(torch.float32)[:values].view(tokens, width),
+            torch.zeros(1, dtype=torch.int32, device=device),
+        )
+
+
+def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> list[int]:
+    pairs, values = tokens * chosen, tokens * width
+    items = [4 * HEADER_WORDS, 4 * pairs, 4 * pairs, values * dtype.itemsize, 4 * values]
+    return [-(-size // 64) * 64 for size in items]
+
+
+@triton.jit(do_not_specialize=["T", "layer"])
+def _publish(
+    # pointers
+    x, on_cpu, weights, num_on_cpu, sent, words, to_on_cpu, to_weights, to_x,
+    # sizes
+    T, K, D, layer,
+    # strides
+    x_stride, on_cpu_stride, weights_stride,
+    # meta
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store a message and ring, if anything runs on the CPU; ``words`` and ``to_*`` are addresses."""
+    if tl.load(num_on_cpu) == 0:
+        return
+    i = tl.arange(0, BLOCK)
+    to_rows = to_x.to(tl.pointer_type(x.dtype.element_ty))
+    for token in range(T):
+        for first in range(0, D, BLOCK):
+            column = first + i
+            values = tl.load(x + token.to(tl.int64) * x_stride + column, mask=column < D)
+            tl.store(to_rows + token * D + column, values, mask=column < D)
+    for first in range(0, T * K, BLOCK):
+        item = first + i
+        inside = item < T * K
+        its = tl.load(on_cpu + item // K * on_cpu_stride + item % K, mask=inside)
+        tl.store(to_on_cpu.to(tl.pointer_type(tl.int32)) + item, its, mask=inside)
+        weight = tl.load(weights + item // K * weights_stride + item % K, mask=inside)
+        tl.store(to_weights.to(tl.pointer_type(tl.float32)) + item, weight, mask=inside)
+    word = words.to(tl.pointer_type(tl.int32))
+    tl.store(word + _TOKENS, T)
+    tl.store(word + _LAYER, layer)
+    number = tl.load(sent) + 1
+    tl.debug_barrier()  # every thread's stores come before the bell
+    tl.store(sent, number)
+    tl.atomic_xchg(word, number, sem="release", scope="sys")
+
+
+@triton.jit(do_not_specialize=["T"])
+def _collect(
+    # pointers
+    out, num_on_cpu, sent, words, answer,
+    # sizes
+    T, D, scale, max_looks,
+    # strides
+    out_stride,
+    # meta
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Wait for the answer and add it to out; ``words`` and ``answer`` are addresses."""
+    if tl.load(num_on_cpu) == 0:
+        return
+    word = words.to(tl.pointer_type(tl.int32))
+    number = tl.load(sent)
+    done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
+    poison = tl.load(word + _POISON, volatile=True)
+    looks = number * 0
+    while (done != number) & (done != _FAILED) & (poison == 0) & (looks < max_looks):
+        done = tl.load(word + _DONE, volatile=True)
+        looks += 1
+    if done == number and poison == 0:
+        # Again, this time ordered before the loads of the rows.
+        tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
+        tl.debug_barrier()
+        rows = answer.to(tl.pointer_type(tl.float32))
+        for token in range(T):
+            for first in range(0, D, BLOCK):
+                column = first + tl.arange(0, BLOCK)
+                target = out + token.to(tl.int64) * out_stride + column
+                values = tl.load(rows + token * D + column, mask=column < D, cache_modifier=".cv") * scale
+                values += tl.load(target, mask=column < D).to(tl.float32)
+                tl.store(target, values, mask=column < D)
+    elif poison == 0:
+        tl.atomic_xchg(word + _POISON, number, sem="release", scope="sys")
+
+
+def publish(
+    mailbox: Mailbox,
+    x: torch.Tensor,
+    on_cpu: torch.Tensor,
+    weights: torch.Tensor,
+    num_on_cpu: torch.Tensor,
+    layer: int,
+) -> None:
+    """Send what the CPU has to run, and ring; nothing if ``num_on_cpu`` is 0. Safe under capture.
+
+    x [T, D] of the mailbox's dtype; on_cpu [T, K] i32 and num_on_cpu [1] i32 as ``residency_triton`` has them;
+    weights [T, K] f32
+    """
+    tokens, width = x.shape
+    chosen = on_cpu.shape[1]
+    expect("x", x, str(mailbox.x.dtype).removeprefix("torch."), ("T", mailbox.x.shape[1]))
+    expect("on_cpu", on_cpu, "int32", (tokens, mailbox.on_cpu.shape[1]))
+    expect("weights", weights, "float32", (tokens, chosen))
+    if tokens > mailbox.x.shape[0]:
+        raise ValueError(f"the mailbox holds {mailbox.x.shape[0]} tokens, got {tokens}")
+    _publish[(1,)](
+        x, on_cpu, weights, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.on_cpu.data_ptr(),
+        mailbox.weights.data_ptr(), mailbox.x.data_ptr(),
+        tokens, chosen, width, layer, x.stride(0), on_cpu.stride(0), weights.stride(0),
+        BLOCK=2048, num_warps=8,
+    )  # fmt: skip
+
+
+def collect(
+    mailbox: Mailbox,
+    out: torch.Tensor,
+    num_on_cpu: torch.Tensor,
+    scale: float = 1.0,
+    max_looks: int = MAX_LOOKS,
+) -> None:
+    """Wait for the workers' answer; add scale * it to ``out`` [T, D] f32 or bf16. Safe under capture."""
+    tokens, width = out.shape
+    expect("out", out, "float32 bfloat16", ("T", mailbox.out.shape[1]))
+    _collect[(1,)](
+        out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.out.data_ptr(),
+        tokens, width, float(scale), max_looks, out.stride(0),
+        BLOCK=2048, num_warps=8,
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""The mailbox with a thread as the worker: what it receives, what the card adds, workers that fail or stall."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from ftd.kernels.expert_mailbox_triton import (
+    BELL,
+    DONE,
+    FAILED,
+    LAYER,
+    POISON,
+    TOKENS,
+    Mailbox,
+    collect,
+    publish,
+)
+
+T, K, D = 3, 4, 80
+
+
+def make(device: str) -> Mailbox:
+    """Return a mailbox in pinned memory."""
+    size = Mailbox.num_bytes(T, K, D, torch.float32)
+    memory = torch.empty(size + 64, dtype=torch.uint8)
+    if device == "cuda":
+        memory = memory.pin_memory()
+    start = -memory.data_ptr() % 64
+    return Mailbox.place(memory[start : start + size], T, K, D, torch.float32, device)
+
+
+@contextmanager
+def worker(mailbox: Mailbox, answer: Callable[[int], int]) -> Iterator[list[tuple[int, int, int]]]:
+    """Run a worker that doubles x and answers what ``answer`` makes of the number; yield what it received."""
+    received: list[tuple[int, int, int]] = []
+    stop = threading.Event()
+    words = mailbox.words.numpy()
+
+    def serve() -> None:
+        seen = 0
+        while not stop.is_set():
+            number = int(words[BELL])
+            if number == seen:
+                continue
+            seen = number
+            received.append((number, int(words[TOKENS]), int(words[LAYER])))
+            mailbox.out.copy_(2 * mailbox.x)
+            words[DONE] = answer(number)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield received
+    finally:
+        stop.set()
+        thread.join()
+
+
+def message(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return x, on_cpu, weights, and a count of two."""
+    x = torch.randn(T, D + 7, device=device)[:, 2 : D + 2]
+    on_cpu = torch.arange(T * K, dtype=torch.int32, device=device).view(T, K) - 5
+    return x, on_cpu, torch.rand(T, K, device=device), torch.tensor([2], dtype=torch.int32, device=device)
+
+
+def test_workers_see_the_message_and_their_answer_is_added(device: str) -> None:
+    mailbox = make(device)
+    x, on_cpu, weights, count = message(device)
+    out = torch.ones((T, D), device=device)
+    with worker(mailbox, lambda number: number) as received:
+        for layer in (4, 7):
+            publish(mailbox, x, on_cpu, weights, count, layer)
+            collect(mailbox, out, count, 0.5)
+        out = out.cpu()
+    assert received == [(1, T, 4), (2, T, 7)]
+    torch.testing.assert_close(mailbox.x, x.cpu())
+    assert torch.equal(mailbox.on_cpu, on_cpu.cpu()) and torch.equal(mailbox.weights, weights.cpu())
+    torch.testing.assert_close(out, 1 + 2 * x.cpu())
+    assert mailbox.words[POISON] == 0
+
+
+def test_nothing_is_sent_if_nothing_runs_on_the_cpu(device: str) -> None:
+    mailbox = make(device)
+    x, on_cpu, weights, count = message(device)
+    count.zero_()
+    out = torch.ones((T, D), device=device)
+    publish(mailbox, x, on_cpu, weights, count, 0)
+    collect(mailbox, out, count, max_looks=1)
+    assert out.cpu().eq(1).all() and not mailbox.words.any()
+
+
+def test_fewer_tokens_than_the_mailbox_holds(device: str) -> None:
+    mailbox = make(device)
+    x, on_cpu, weights, count = message(device)
+    out = torch.zeros((2, D), device=device)
+    with worker(mailbox, lambda number: number) as received:
+        publish(mailbox, x[:2], on_cpu[:2], weights[:2], count, 0)
+        collect(mailbox, out, count)
+        out = out.cpu()
+    assert received == [(1, 2, 0)]
+    torch.testing.assert_close(out, 2 * x[:2].cpu())
+
+
+@pytest.mark.parametrize("answer", [FAILED, 0])
+def test_a_worker_that_fails_or_stalls_poisons_the_mailbox(device: str, answer: int) -> None:
+    mailbox = make(device)
+    x, on_cpu, weights, count = message(device)
+    out = torch.ones((T, D), device=device)
+    with worker(mailbox, lambda _: answer):
+        for _ in range(2):  # the second wait ends at once
+            publish(mailbox, x, on_cpu, weights, count, 0)
+            collect(mailbox, out, count, max_looks=50)
+        out = out.cpu()
+    assert mailbox.words[POISON] == 1
+    assert out.eq(1).all()
+
+
+def test_refuses_what_does_not_fit(device: str) -> None:
+    mailbox = make(device)
+    x, on_cpu, weights, count = message(device)
+    with pytest.raises(ValueError, match=r"x must be float32 \[T, 80\]"):
+        publish(mailbox, x[:, :64], on_cpu, weights, count, 0)
+    with pytest.raises(ValueError, match=r"on_cpu must be int32 \[3, 4\]"):
+        publish(mailbox, x, on_cpu[:, :2], weights, count, 0)
+    with pytest.raises(ValueError, match="does not fit 64 bytes"):
+        Mailbox.place(torch.zeros(64, dtype=torch.uint8), T, K, D, torch.float32, device)
