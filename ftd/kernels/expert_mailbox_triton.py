@@ -4,10 +4,10 @@
     host   workers   see the bell, compute out[t] = sum of weight * expert(x_t), then answer: done = n
     card   collect   waits until done = n and adds the rows
 
-The memory is pinned and mapped; each word of 4 bytes has a cache line of its own. Stores before a bell or an
-answer are seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``; one
-that does not answer in time is given up. Either poisons the mailbox: ``poison`` is the number of the message,
-this and all later waits end at once, and the engine, which looks at it after each step, makes an error of that.
+The memory is pinned and mapped; each word has a cache line of its own. Stores before a bell or an answer are
+seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``; one that is
+silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the message, this and all
+later waits end at once, and the engine, which looks at it after each step, makes an error of that.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -96,11 +96,11 @@ def _publish(
     if tl.load(num_on_cpu) == 0:
         return
     i = tl.arange(0, BLOCK)
-    to_rows = to_x.to(tl.pointer_type(x.dtype.element_ty))
+    to_rows = tl.multiple_of(to_x.to(tl.pointer_type(x.dtype.element_ty)), 16)
     for token in range(T):
         for first in range(0, D, BLOCK):
             column = first + i
-            values = tl.load(x + token.to(tl.int64) * x_stride + column, mask=column < D)
+            values = tl.load(x + token * x_stride + column, mask=column < D)
             tl.store(to_rows + token * D + column, values, mask=column < D)
     for first in range(0, T * K, BLOCK):
         item = first + i
@@ -144,11 +144,11 @@ def _collect(
         # Again, this time ordered before the loads of the rows.
         tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
         tl.debug_barrier()
-        rows = answer.to(tl.pointer_type(tl.float32))
+        rows = tl.multiple_of(answer.to(tl.pointer_type(tl.float32)), 16)
         for token in range(T):
             for first in range(0, D, BLOCK):
                 column = first + tl.arange(0, BLOCK)
-                target = out + token.to(tl.int64) * out_stride + column
+                target = out + token * out_stride + column
                 values = tl.load(rows + token * D + column, mask=column < D, cache_modifier=".cv") * scale
                 values += tl.load(target, mask=column < D).to(tl.float32)
                 tl.store(target, values, mask=column < D)
@@ -166,7 +166,7 @@ def publish(
 ) -> None:
     """Send what the CPU has to run, and ring; nothing if ``num_on_cpu`` is 0. Safe under capture.
 
-    x [T, D] of the mailbox's dtype; on_cpu [T, K] i32 and num_on_cpu [1] i32 as ``residency_triton`` has them;
+    x [T, D] of the mailbox's dtype; on_cpu [T, K] i32, num_on_cpu [1] i32 as ``residency_triton`` has them;
     weights [T, K] f32
     """
     tokens, width = x.shape

@@ -1,7 +1,7 @@
 """Fill of slots on a GPU: whole expert records, gathered from pinned host memory by address.
 
-No copy engine and no host are involved, so the gather is a node of a captured graph and what it copies is data:
-the rows (flat id, slot) that ``residency_triton`` wrote.
+No copy engine and no host are involved, so the gather is a node of a captured graph, and what it copies is
+data: the rows (flat id, slot) that ``residency_triton`` wrote.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 

@@ -1,4 +1,4 @@
-"""The mailbox with a thread as the worker: what it receives, what the card adds, workers that fail or stall."""
+"""The mailbox with a thread as the worker: what it gets, what the card adds, workers that fail or stall."""
 
 import threading
 from collections.abc import Callable, Iterator
