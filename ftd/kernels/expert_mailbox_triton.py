@@ -6,7 +6,7 @@
 
 The memory is pinned and mapped; each word has a cache line of its own. Stores before a bell or an answer are
 seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``; one that is
-silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the message, this and all
+silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the message, this and
 later waits end at once, and the engine, which looks at it after each step, makes an error of that.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
