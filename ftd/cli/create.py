@@ -16,6 +16,7 @@ from ftd.errors import InvalidModelfile
 _CHUNK_BYTES = 4 << 20
 # the first group that has a file is the model; the side files go with all but GGUF
 _MODEL_PATTERNS: tuple[tuple[str, ...], ...] = (
+    ("freetoken-*.ftw",),
     ("model*.safetensors", "*/model*.safetensors"),
     ("consolidated*.safetensors",),
     ("*.gguf",),

@@ -320,11 +320,13 @@ def _source(store: Store, request: CreateRequest) -> _Source:
     for name in sorted(files):
         if not store.blobs.has(files[name]):
             raise BlobNotFound(f"blob not found: {files[name]}", f"upload {name} first")
-    if any(name.endswith(".safetensors") for name in files):
+    if any(name.endswith((".safetensors", ".ftw")) for name in files):
         paths = {name: store.blobs.path(digest) for name, digest in files.items()}
         key = conversion_key(files, request.quantization)
         return _Source(
-            "converting safetensors",
+            "converting FTW version 1"
+            if any(name.endswith(".ftw") for name in files)
+            else "converting safetensors",
             lambda sink, report: import_safetensors(paths, sink, report, request.quantization, key),
         )
     _check_gguf(store, files)
@@ -339,7 +341,7 @@ def _check_gguf(store: Store, files: Mapping[str, str]) -> None:
         if magic != b"GGUF":
             if name.endswith(".gguf"):
                 raise InvalidRequest(f"supplied file was not in GGUF format: {name}")
-            raise Unsupported(f"unknown type: {name}", "give GGUF or safetensors files")
+            raise Unsupported(f"unknown type: {name}", "give GGUF, safetensors or FreeToken's ftw files")
 
 
 async def _apply(store: Store, draft: _Draft, request: CreateRequest, renderer: Renderer) -> None:

@@ -34,13 +34,17 @@ def _text_config(config: dict[str, Any]) -> dict[str, Any]:
 class Checkpoint:
     """Open shards, their tensors by name, and the side files beside them."""
 
+    suffix = ".safetensors"
+
     def __init__(self, files: Mapping[str, Path]) -> None:
         """Open the checkpoint whose files are ``files``: relative name -> where it lies."""
         self._shards: list[SafetensorsFile] = []
-        weights = [name for name in files if name.endswith(".safetensors")]
+        weights = [name for name in files if name.endswith(self.suffix)]
         folders = sorted({os.path.dirname(name) for name in weights})
         if len(folders) != 1:
-            raise InvalidCheckpoint(f"the safetensors files lie in {len(folders)} folders: {folders!r:.200}")
+            raise InvalidCheckpoint(
+                f"the {self.suffix[1:]} files lie in {len(folders)} folders: {folders!r:.200}"
+            )
         prefix = f"{folders[0]}/" if folders[0] else ""
         self._files = {
             name.removeprefix(prefix): path for name, path in sorted(files.items()) if name.startswith(prefix)

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import hf_experts, recurrent
+from ftd.ftw import freetoken_banks, hf_experts, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
+from ftd.ftw.freetoken import FreeTokenCheckpoint
 from ftd.ftw.fused_rows import rows_of
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
@@ -79,14 +80,15 @@ def import_safetensors(
     """Convert a Hugging Face checkpoint to FTW blobs in ``sink``.
 
     files: names in the checkpoint's folder -> where the files lie; config.json, tokenizer.json, the weights
-    and their index, and what there is of generation_config.json, tokenizer_config.json, chat_template.jinja.
+    (safetensors, or FreeToken's ftw), their index, and what there is of generation_config.json,
+    tokenizer_config.json, chat_template.jinja.
     quantization: None, or a format for all matrices but routers; embeddings and output stay at q8_0.
     progress(done_bytes, total_bytes) counts bytes of weights. key: as in FtwWriter.
     Raises InvalidCheckpoint or Unsupported.
     """
     check_name(quantization)
     started = time.monotonic()
-    with Checkpoint(files) as checkpoint:
+    with _open(files) as checkpoint:
         family = family_of(checkpoint)
         hyper = hyperparameters(family, checkpoint)
         special = SpecialTokens(checkpoint)
@@ -103,7 +105,7 @@ def import_safetensors(
             tensors=[],
             blobs=[],
             metadata=_metadata(family, hyper, parameter_count, pooling),
-            provenance={"source": "safetensors", "files": [*checkpoint.shard_names]},
+            provenance={"source": checkpoint.suffix[1:], "files": [*checkpoint.shard_names]},
         )
         total = sum(tensor.source_bytes for tensor in dense)
         total += sum(hf_experts.source_bytes(layer) for layer in experts.values())
@@ -129,6 +131,12 @@ def import_safetensors(
     if pooling is not None and pooling.max_tokens:
         parameters["num_ctx"] = pooling.max_tokens
     return replace(imported(written, tokenizer, template), parameters=parameters)
+
+
+def _open(files: Mapping[str, Path]) -> Checkpoint:
+    if any(name.endswith(FreeTokenCheckpoint.suffix) for name in files):
+        return FreeTokenCheckpoint(files)
+    return Checkpoint(files)
 
 
 def _plan(
@@ -159,10 +167,16 @@ def _plan(
             plus_one = family.model_type in _ZERO_CENTRED and name.endswith("norm.weight")
             plus_one = plus_one and not name.endswith("linear_attn.norm.weight")
             dense.append(_dense(*found, name, part, size, quantization, plus_one))
-    experts = {
-        layer: hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization)
-        for layer in expert_layers(family, hyper)
-    }
+    layers = expert_layers(family, hyper)
+    experts = {}
+    if isinstance(checkpoint, FreeTokenCheckpoint) and layers:
+        checkpoint.split_banks(len(layers))
+        for number, layer in enumerate(layers):
+            experts[layer] = freetoken_banks.plan_layer(checkpoint, number, size, quantization)
+        tensors = tensors | {bank.name: bank for bank in checkpoint.banks.values()}
+    else:
+        for layer in layers:
+            experts[layer] = hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization)
     known |= {source.name for shares in experts.values() for share in shares for source in share.sources}
     ignored = _ignored(checkpoint, hyper)
     unknown = [

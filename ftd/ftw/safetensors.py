@@ -13,6 +13,7 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -38,11 +39,18 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
+class TensorFile(Protocol):
+    """What holds the bytes of tensors."""
+
+    def read(self, tensor: "StoredTensor", start: int, num_bytes: int, /) -> NDArray[np.uint8]:
+        """Return bytes of ``tensor`` from its byte ``start`` on."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """One tensor of a file: row-major, ``offset`` is absolute."""
 
-    file: "SafetensorsFile"
+    file: TensorFile
     name: str
     dtype: str
     shape: tuple[int, ...]
