@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
 from ftd.kernels.shapes import expect

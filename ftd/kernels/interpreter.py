@@ -1,10 +1,14 @@
 """Triton's interpreter, which runs kernels on the processor, made right where it fails.
 
-It keeps a kernel's scalars in arrays of one item and makes loop bounds of them with ``int()``, which NumPy 2.4
-refuses; it keeps bfloat16 as its bits and multiplies those in ``tl.dot``. Importing this module repairs both;
-without the interpreter it does nothing. Other arithmetic on bfloat16 stays wrong there: compute in float32.
+It keeps a kernel's scalars in arrays of one item and makes loop bounds of them with ``int()``, which NumPy
+2.4 refuses; it keeps bfloat16 as its bits, and adds and multiplies those. Importing this module repairs
+loops, ``+ - *``, constants and ``tl.dot``; without the interpreter it does nothing.
+
+It also replaces the language's functions anew, in milliseconds, for each call of a function in a kernel: here
+only if they are not replaced yet.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,27 +16,62 @@ import triton
 import triton.language as tl
 
 
+def _widened(handle: Any) -> Any:
+    """Return an interpreter's value, as float32 if it is a bfloat16."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    values = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return type(handle)(values, tl.float32)
+
+
+def _rounded(handle: Any) -> Any:
+    """Return an interpreter's float32 as the nearest bfloat16, the even one of two."""
+    bits = np.ascontiguousarray(handle.data, np.float32).view(np.uint32)
+    nearest = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return type(handle)(nearest.astype(np.uint16), tl.bfloat16)
+
+
+def _arithmetic(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``compute`` of two values, right for bfloat16 too."""
+
+    def computed(self: Any, a: Any, b: Any) -> Any:
+        if a.dtype.scalar != tl.bfloat16:
+            return compute(self, a, b)
+        return _rounded(compute(self, _widened(a), _widened(b)))
+
+    return computed
+
+
 def _repair() -> None:
     from triton.runtime import interpreter
 
+    builder = interpreter.InterpreterBuilder
     patch_tensor = interpreter._patch_lang_tensor
-    dot = interpreter.InterpreterBuilder.create_dot
+    patch_language = interpreter._patch_lang
+    dot = builder.create_dot
 
     def patch_lang_tensor(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    def widened(handle: Any) -> Any:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        values = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return interpreter.TensorHandle(values, tl.float32)
-
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
-        return dot(self, widened(a), widened(b), d, *rest)
+        return dot(self, _widened(a), _widened(b), d, *rest)
 
+    def get_bf16(self: Any, value: float) -> Any:
+        return _rounded(interpreter.TensorHandle(np.array([value], np.float32), tl.float32))
+
+    def patch_once(function: Any) -> Any:
+        modules = [each for each in function.__globals__.values() if each is tl or each is tl.core]
+        if modules and all(not tl.core.is_builtin(module.load) for module in modules):
+            return interpreter._LangPatchScope()
+        return patch_language(function)
+
+    interpreter._patch_lang = patch_once
     interpreter._patch_lang_tensor = patch_lang_tensor
-    interpreter.InterpreterBuilder.create_dot = create_dot
+    builder.get_bf16 = get_bf16
+    builder.create_dot = create_dot
+    for name in ("create_fadd", "create_fsub", "create_fmul"):
+        setattr(builder, name, _arithmetic(getattr(builder, name)))
 
 
 if triton.knobs.runtime.interpret:
