@@ -1,6 +1,7 @@
 """The experts of a GGUF model on their way into records, one at a time, codes and scales unchanged.
 
-GGUF stacks the experts of a layer, ``[E, N, K]`` a tensor, so the share of one expert is one run of bytes.
+GGUF stacks the experts of a layer, ``[E, N, K]`` a tensor, so the share of one expert is one run of bytes; in
+older files each expert has a tensor of its own (``ffn_gate.3.weight``).
 Memory holds the raw bytes of one tensor of one expert and the planes of three records.
 """
 
@@ -26,19 +27,50 @@ _BLOCK_BYTES = {name: block_bytes for name, _, block_bytes in TYPES.values()}
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """One tensor of all experts of a layer, and what one expert's share of it becomes."""
+    """One weight of all experts of a layer, and what one expert's share of it becomes.
 
-    file: GgufFile
-    info: TensorInfo
+    sources: one tensor of all experts, or one an expert (files of before 2024). Of a tensor whose experts
+    hold several weights one after the other this one is number ``part`` of ``num_parts``.
+    """
+
+    sources: tuple[tuple[GgufFile, TensorInfo], ...]
     role: str
     format: str
     shape: tuple[int, int]
     num_experts: int
+    part: int = 0
+    num_parts: int = 1
+
+    @property
+    def type(self) -> str:
+        """The block type."""
+        return self.sources[0][1].type
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors."""
+        return [info.name for _, info in self.sources]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shares in the files."""
+        return sum(info.num_bytes for _, info in self.sources) // self.num_parts
 
     @property
     def expert_bytes(self) -> int:
         """Bytes of one expert's share in the file."""
-        return self.info.num_bytes // self.num_experts
+        return self.num_bytes // self.num_experts
+
+    def read(self, expert: int) -> NDArray[np.uint8]:
+        """Return the bytes of one expert's share."""
+        raw = np.empty(self.expert_bytes, np.uint8)
+        if len(self.sources) > 1:
+            file, info = self.sources[expert]
+            file.read_into(raw, info, 0)
+        else:
+            file, info = self.sources[0]
+            file.read_into(raw, info, (expert * self.num_parts + self.part) * self.expert_bytes)
+        return raw
 
 
 def plan(
@@ -55,20 +87,46 @@ def _bank(
     model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], quantization: str | None
 ) -> Bank:
     num_experts = size["E"]
-    if name not in model.source:
-        raise InvalidGguf(f"tensor {name} is missing")
-    file, info = model.source[name]
     shape = tuple(size[letter] for letter in part.shape)
-    wanted = (*reversed(shape), num_experts)
-    if info.dims != wanted:
-        raise InvalidGguf(f"tensor {name} has dims {list(info.dims)} instead of {list(wanted)}")
-    format = gguf_blocks.format_of(info.type, name)
+    names, number, num_parts = _stored(model, name, part, num_experts)
+    sources: list[tuple[GgufFile, TensorInfo]] = []
+    rows = (*reversed(shape),) if num_parts == 1 else (shape[1], num_parts * shape[0])
+    wanted = rows if len(names) > 1 else (*rows, num_experts)
+    for stored in names:
+        if stored not in model.source:
+            raise InvalidGguf(f"tensor {stored} is missing")
+        file, info = model.source[stored]
+        if info.dims != wanted:
+            raise InvalidGguf(f"tensor {stored} has dims {list(info.dims)} instead of {list(wanted)}")
+        if sources and info.type != sources[0][1].type:
+            raise InvalidGguf(
+                f"experts differ in type: {stored} is {info.type}, {names[0]} {sources[0][1].type}"
+            )
+        sources.append((file, info))
+    info = sources[0][1]
+    format = gguf_blocks.format_of(info.type, info.name)
     if len(shape) == 2:
         format = target(part.role, format, shape[1], quantization)
-        return Bank(file, info, part.role, format, (shape[0], shape[1]), num_experts)
+        matrix = (shape[0], shape[1])
+        return Bank(tuple(sources), part.role, format, matrix, num_experts, number, num_parts)
     if FORMATS[format].block != 1:
-        raise InvalidGguf(f"tensor {name} holds vectors and must not be quantised: {info.type}")
-    return Bank(file, info, part.role, "f32", (1, shape[0]), num_experts)
+        raise InvalidGguf(f"tensor {info.name} holds vectors and must not be quantised: {info.type}")
+    return Bank(tuple(sources), part.role, "f32", (1, shape[0]), num_experts)
+
+
+def _stored(
+    model: GgufModel, name: str, part: ExpertPart, num_experts: int
+) -> tuple[Sequence[str], int, int]:
+    """Return the tensors that hold a weight, its number among the weights in them, and their count."""
+    if name in model.source:
+        return [name], 0, 1
+    each = [name.replace("_exps.", f".{expert}.") for expert in range(num_experts)]
+    if each[0] in model.source:
+        return each, 0, 1
+    both = name.replace(f"ffn_{part.role}_exps", "ffn_gate_up_exps")
+    if part.role in ("gate", "up") and both in model.source:
+        return [both], 0 if part.role == "gate" else 1, 2
+    return [name], 0, 1
 
 
 def write(writer: FtwWriter, banks: Mapping[int, Sequence[Bank]], done: Callable[[int], None]) -> None:
@@ -99,16 +157,15 @@ def _record(layer: Sequence[Bank], expert: int) -> dict[str, QuantMatrix]:
 
 def _share(bank: Bank, expert: int) -> QuantMatrix:
     """Read one expert's share of a bank."""
-    raw = np.empty(bank.expert_bytes, np.uint8)
-    bank.file.read_into(raw, bank.info, expert * bank.expert_bytes)
+    raw = bank.read(expert)
     if bank.format == "f32":
-        return QuantMatrix("f32", bank.shape, (as_f32(raw, bank.info.type).reshape(bank.shape),))
-    if bank.format != gguf_blocks.FORMAT_BY_TYPE[bank.info.type]:
-        return quantize(as_f32(raw, bank.info.type).reshape(bank.shape), bank.format)
-    blocks = raw.reshape(-1, _BLOCK_BYTES[bank.info.type])
+        return QuantMatrix("f32", bank.shape, (as_f32(raw, bank.type).reshape(bank.shape),))
+    if bank.format != gguf_blocks.FORMAT_BY_TYPE[bank.type]:
+        return quantize(as_f32(raw, bank.type).reshape(bank.shape), bank.format)
+    blocks = raw.reshape(-1, _BLOCK_BYTES[bank.type])
     spec, planes = FORMATS[bank.format], []
     for plane in spec.planes:
-        data = gguf_blocks.plane(bank.info.type, plane.name, blocks)
+        data = gguf_blocks.plane(bank.type, plane.name, blocks)
         planes.append(data.reshape(-1).view(plane.dtype).reshape(spec.plane_shape(plane, bank.shape)))
     return QuantMatrix(bank.format, bank.shape, tuple(planes))
 

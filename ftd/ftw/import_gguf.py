@@ -102,7 +102,7 @@ def import_gguf(
         )
         template = model.metadata.get("tokenizer.chat_template")
         total = sum(planned.info.num_bytes for planned in plan)
-        total += sum(bank.info.num_bytes for banks in experts.values() for bank in banks)
+        total += sum(bank.num_bytes for banks in experts.values() for bank in banks)
         with FtwWriter(sink, key=key) as writer:
             done, scratch = 0, _Scratch()
 
@@ -153,7 +153,7 @@ def _plan(
             raise InvalidGguf(f"tensor {gguf_name} is missing")
     experts = gguf_experts.plan(family, model, expert_layers(family, hyper), size, quantization)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
-    known |= {bank.info.name for banks in experts.values() for bank in banks}
+    known |= {name for banks in experts.values() for bank in banks for name in bank.names}
     unknown = [
         name for name in model.source if name not in known and not _predicts_ahead(name, model, num_layers)
     ]

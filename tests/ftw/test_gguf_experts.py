@@ -101,6 +101,31 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, tuple[str, str]], dict[str, Any]]]
     ),
 }
 EXPERTS = {"gate": "FD", "up": "FD", "down": "DF"}
+GLM = {
+    **{name: part for name, part in COMMON.items() if name != "ffn_norm.weight"},
+    **BIASES,
+    "post_attention_norm.weight": ("post_attention_layernorm.weight", "D"),
+    "attn_q_norm.weight": ("self_attn.q_norm.weight", "C"),
+    "attn_k_norm.weight": ("self_attn.k_norm.weight", "C"),
+    "exp_probs_b.bias": ("mlp.gate.e_score_correction_bias", "E"),
+    "ffn_gate_shexp.weight": ("mlp.shared_expert.gate_proj.weight", "FD"),
+    "ffn_up_shexp.weight": ("mlp.shared_expert.up_proj.weight", "FD"),
+    "ffn_down_shexp.weight": ("mlp.shared_expert.down_proj.weight", "DF"),
+}
+ARCHITECTURES["glm4moe"] = (
+    "glm4_moe",
+    GLM,
+    {
+        "feed_forward_length": 3 * F,
+        "expert_feed_forward_length": F,
+        "expert_shared_count": 1,
+        "expert_gating_func": 2,
+        "expert_weights_scale": 1.5,
+        "expert_group_count": 2,
+        "expert_group_used_count": 1,
+        "rope.dimension_count": C // 2,
+    },
+)
 INTERLEAVED = ("llama", "granitemoe")
 
 
@@ -112,6 +137,7 @@ class Source:
     kinds: dict[str, str] = field(default_factory=dict)
     raw: dict[str, tuple[NDArray[np.uint8], str]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    blocks: int = 2
 
     def fill(self) -> "Source":
         """Make random tensors; experts are of ``kinds[role]``, Q4_0 where not named."""
@@ -140,7 +166,7 @@ class Source:
     def save(self, path: Path) -> Path:
         """Write the file with the ``gguf`` package."""
         writer = gguf.GGUFWriter(path, self.architecture)
-        writer.add_block_count(2)
+        writer.add_block_count(self.blocks)
         writer.add_context_length(128)
         writer.add_embedding_length(D)
         writer.add_head_count(H)
@@ -315,6 +341,109 @@ def test_malformed_experts_are_refused_by_name(
     if shape is not None:
         raw = gguf_bytes.blocks("Q4_0", int(np.prod(shape[:-1])), shape[-1], np.random.default_rng(0))
         source.raw[name] = (raw.reshape(*shape[:-1], -1), "Q4_0")
+    with pytest.raises(FtdError, match=message):
+        bring(source)
+    assert list(sink.directory.iterdir()) == []
+
+
+def glm_with_a_dense_layer() -> Source:
+    """Return GLM with an mlp in its first layer and a last layer that only drafts."""
+    source = Source("glm4moe", settings={"leading_dense_block_count": 1, "nextn_predict_layers": 1}).fill()
+    random = np.random.default_rng(5)
+    for name in list(source.raw):
+        if name.startswith("blk.1."):
+            source.raw[name.replace("blk.1", "blk.2")] = source.raw[name]
+        if name.startswith("blk.0.ffn") or "blk.0.exp_probs" in name:
+            del source.raw[name]
+    for role, shape in (("gate", (3 * F, D)), ("up", (3 * F, D)), ("down", (D, 3 * F))):
+        source._add(f"blk.0.ffn_{role}.weight", shape, "Q8_0", random)
+    source._add("blk.2.nextn.eh_proj.weight", (D, 2 * D), "Q8_0", random)
+    source.blocks = 3
+    return source
+
+
+def test_glm_has_mlps_first_and_layers_that_draft_are_left_out(bring: Bring) -> None:
+    source = glm_with_a_dense_layer()
+    imported, tensors, banks = bring(source)
+    hyper = imported.config.hyperparameters
+    assert (hyper["num_hidden_layers"], hyper["first_k_dense_replace"], list(banks)) == (2, 1, [1])
+    for name, ours in (("gate", "gate_proj"), ("down", "down_proj")):
+        got = dequantize(tensors[f"model.layers.0.mlp.{ours}.weight"])
+        np.testing.assert_array_equal(got, source.values(f"blk.0.ffn_{name}.weight"))
+    wanted = source.values("blk.1.ffn_down_exps.weight")
+    np.testing.assert_array_equal(dequantize(banks[1].matrix("down", E - 1)), wanted[E - 1])
+    assert not [name for name in tensors if name.startswith("model.layers.2")]
+    assert hyper["shared_expert_intermediate_size"] == F
+    assert (hyper["n_group"], hyper["topk_group"], hyper["routed_scaling_factor"]) == (2, 1, 1.5)
+    assert (hyper["partial_rotary_factor"], hyper["use_qk_norm"]) == (0.5, True)
+
+
+def test_a_layer_behind_those_that_draft_is_refused(bring: Bring) -> None:
+    source = glm_with_a_dense_layer()
+    source.raw["blk.3.attn_norm.weight"] = source.raw["blk.2.attn_norm.weight"]
+    with pytest.raises(FtdError, match=r"do not belong to a glm4_moe model: blk.3.attn_norm.weight"):
+        bring(source)
+
+
+def split(source: Source) -> Source:
+    """Give each expert a tensor of its own, as files of before 2024 do."""
+    for name in list(source.raw):
+        if "_exps." in name:
+            stacked, kind = source.raw.pop(name)
+            for expert in range(E):
+                source.raw[name.replace("_exps.", f".{expert}.")] = (stacked[expert], kind)
+    return source
+
+
+def joined(source: Source) -> Source:
+    """Put the rows of up behind those of gate."""
+    for layer in range(2):
+        parts = [source.raw.pop(f"blk.{layer}.ffn_{role}_exps.weight") for role in ("gate", "up")]
+        source.raw[f"blk.{layer}.ffn_gate_up_exps.weight"] = (
+            np.concatenate([raw for raw, _ in parts], axis=1),
+            parts[0][1],
+        )
+    return source
+
+
+@pytest.mark.parametrize("change", [split, joined])
+@pytest.mark.parametrize("kind", ["Q4_0", "F16", "F32"])
+def test_experts_stored_otherwise_become_the_same_blobs(
+    change: Callable[[Source], Source], kind: str, bring: Bring
+) -> None:
+    kinds = dict.fromkeys(EXPERTS, kind)
+    wanted, _, _ = bring(Source("llama", kinds).fill())
+    ours, _, _ = bring(change(Source("llama", kinds).fill()))
+    assert [blob.digest for blob in ours.blobs] == [blob.digest for blob in wanted.blobs]
+    assert ours.config.parameter_count == wanted.config.parameter_count
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw.pop("blk.1.ffn_up.2.weight"), "tensor blk.1.ffn_up.2.weight is missing"),
+        (lambda raw: raw.pop("blk.1.ffn_up.0.weight"), "tensor blk.1.ffn_up_exps.weight is missing"),
+        (
+            lambda raw: raw.update({"blk.0.ffn_down.3.weight": raw["blk.0.ffn_up.3.weight"]}),
+            "tensor blk.0.ffn_down.3.weight has dims",
+        ),
+        (
+            lambda raw: raw.update({"blk.0.ffn_down.4.weight": raw["blk.0.ffn_down.3.weight"]}),
+            "do not belong to a mixtral model: blk.0.ffn_down.4.weight",
+        ),
+        (
+            lambda raw: raw.update(
+                {"blk.0.ffn_up.1.weight": (gguf_bytes.blocks("Q8_0", F, D, np.random.default_rng(0)), "Q8_0")}
+            ),
+            "experts differ in type: blk.0.ffn_up.1.weight is Q8_0, blk.0.ffn_up.0.weight Q4_0",
+        ),
+    ],
+)
+def test_malformed_tensors_of_single_experts_are_refused_by_name(
+    change: Callable[[dict[str, Any]], object], message: str, bring: Bring, sink: DirectorySink
+) -> None:
+    source = split(Source("llama").fill())
+    change(source.raw)
     with pytest.raises(FtdError, match=message):
         bring(source)
     assert list(sink.directory.iterdir()) == []
