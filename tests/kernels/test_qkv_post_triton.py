@@ -31,7 +31,7 @@ class Case:
 CASES = [
     Case(1, 9, 3, 64, 32),
     Case(2, 4, 1, 80, 40, norm=False),
-    Case(16, 2, 2, 128, 32),
+    Case(9, 2, 1, 128, 32),
     Case(17, 6, 2, 96, 48),
     Case(70, 3, 1, 64, 20, norm=False),
     Case(33, 2, 1, 64, 0),
