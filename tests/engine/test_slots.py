@@ -75,15 +75,21 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule(data=st.data(), page=st.integers(0, 6))
     def keep(self, data: st.DataObject, page: int) -> None:
         slot = data.draw(st.sampled_from(sorted(self.live)))
-        if page in self.kept:  # a page has one meaning: the same ids, the same state
-            self.kept[page] = self.kept.pop(page)
-            assert self.slots.keep(page, slot)
+        if page in self.kept:
             return
         fits = bool(self.kept) or self.room()
         self.forget_the_oldest()
         assert self.slots.keep(page, slot) == fits
         if fits:
             self.kept[page] = self.live[slot]
+
+    @precondition(lambda self: self.live and self.kept)
+    @rule(data=st.data())
+    def keep_again(self, data: st.DataObject) -> None:
+        """A page has one meaning, the same ids and the same state: it is only used once more."""
+        page = data.draw(st.sampled_from(sorted(self.kept)))
+        self.kept[page] = self.kept.pop(page)
+        assert self.slots.keep(page, next(iter(self.live)))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
