@@ -21,8 +21,8 @@ from ftd.kernels.shapes import expect
 ROWS = 16
 # Fewer keys than this are not worth another program.
 SPLIT_KEYS = 128
-# Programs that fill the 132 multiprocessors of an H200 twice over.
-WANTED_PROGRAMS = 264
+# Programs that fill the 132 multiprocessors of an H200 about twice over.
+WANTED_PROGRAMS = 256
 # Also a large batch is split, for the sake of a long sequence among short ones.
 MIN_SPLITS = 8
 MAX_SPLITS = 64
