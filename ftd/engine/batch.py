@@ -89,7 +89,8 @@ class Batch:
             pages = np.frombuffer(sequence.pages, np.int32)
             arrays.page_table[b, : len(pages)] = pages
             if count == 1:
-                arrays.ids[row] = sequence.ids[start]
+                # A step that is launched ahead reads the id where it is sampled
+                arrays.ids[row] = sequence.ids[start] if start < len(sequence.ids) else 0
                 arrays.positions[row] = start
                 arrays.kv_index[row] = sequence.pages[start // size] * size + start % size
             else:

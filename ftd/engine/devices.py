@@ -16,6 +16,7 @@ import numpy as np
 
 from ftd import log
 from ftd.engine import memory
+from ftd.engine.choosing import DeviceChooser
 from ftd.engine.graphs import Graph
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
@@ -38,17 +39,20 @@ class Device:
     make_graph: Callable[..., Graph]
     make_pages: MakePages
     free_bytes: Callable[[], int]
+    make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
 
 
 def cpu() -> Device:
     """Return the processor."""
-    return Device("cpu", "cpu", dispatch.get("graph"), np.zeros, memory.free_bytes)
+    return Device("cpu", "cpu", dispatch.get("graph"), np.zeros, memory.free_bytes, lambda vocab, rows: None)
 
 
 def interpreter() -> Device:
     """Return Triton's interpreter: the kernels of a card, run slowly on the processor, for tests."""
-    return Device("interpreter", "interpreter", _cuda_graph("cpu"), _pages("cpu"), memory.free_bytes)
+    return Device(
+        "interpreter", "interpreter", _cuda_graph("cpu"), _pages("cpu"), memory.free_bytes, _chooser("cpu")
+    )
 
 
 def cuda() -> Device:
@@ -64,6 +68,7 @@ def cuda() -> Device:
         _cuda_graph("cuda"),
         _pages("cuda"),
         lambda: max(0, torch.cuda.mem_get_info(0)[0] - CUDA_RESERVE_BYTES),
+        _chooser("cuda"),
         CUDA_CHUNK_TOKENS,
     )
 
@@ -101,6 +106,10 @@ def choose(wanted: str) -> Device:
 
 def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
+
+
+def _chooser(device: str) -> Callable[[int, int], DeviceChooser | None]:
+    return partial(DeviceChooser, device=device)
 
 
 def _pages(device: str) -> MakePages:

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from ftd import log
 from ftd.engine import devices, loader, model_config, plan
 from ftd.engine.batch import Batch, StepArrays
+from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.devices import Device
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
@@ -27,7 +29,6 @@ from ftd.engine.messages import (
     Load,
     Ready,
     Stats,
-    TokenLogprob,
     Tokens,
     Up,
     Vocabulary,
@@ -41,7 +42,7 @@ from ftd.engine.sampler import Sampler
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
 from ftd.engine.slots import StateSlots
-from ftd.errors import EngineError, FtdError, InvalidOption, InvalidRequest
+from ftd.errors import FtdError, InvalidOption, InvalidRequest
 from ftd.ftw.format import FtwConfig
 from ftd.kernels import dispatch
 from ftd.kernels._pool import Pool
@@ -50,6 +51,17 @@ logger = logging.getLogger(__name__)
 
 # With nothing else to do, the step loop looks at its messages this often while it waits for a grammar
 COMPILER_S = 0.01
+
+
+@dataclass(slots=True)
+class _Running:
+    """A step that has begun: ``wait`` returns what it chose."""
+
+    batch: Batch
+    wait: Wait
+    started_ns: int
+    has_prefill: bool = False
+    can_run_ahead: bool = False
 
 
 class Engine:
@@ -109,6 +121,10 @@ class Engine:
         self._scheduler = Scheduler(self.plan, self._pages, self._prefix_cache, slots)
         self._arrays = StepArrays(self.plan)
         self._sampler = Sampler(self.config.vocab_size)
+        self._host_chooser = HostChooser(self._sampler, self.config.vocab_size)
+        self._device_chooser = self.device.make_chooser(self.config.vocab_size, self.plan.max_sequences)
+        self._ahead: _Running | None = None
+        self._last_end_ns = 0
         self._grammars = Grammars()
         self._compiling: list[Sequence] = []  # their grammars are not ready; not in the scheduler yet
         self._embedder = Embedder(send)
@@ -214,11 +230,48 @@ class Engine:
         )
 
     def step(self) -> None:
-        """Compute one step of what is scheduled and send what came of it."""
+        """Compute one step of what is scheduled and send what came of it.
+
+        On a card the step after it is launched before its results are awaited, where that can be done.
+        """
         self._add_compiled(0 if self._scheduler.has_work else COMPILER_S)
+        running, self._ahead = self._ahead or self._launch(), None
+        if running is None:
+            return
+        if running.can_run_ahead:
+            self._ahead = self._launch_ahead()
+        choices = running.wait()
+        for request_id, failure in choices.failures.items():
+            self._failures[request_id] = failure
+            self._scheduler.abort(request_id)
+        emitted = self._scheduler.advance(running.batch, choices.ids)
+        now_ns = time.monotonic_ns()
+        for sequence, token in emitted:
+            if sequence.first_token_ns == 0:
+                sequence.first_token_ns = now_ns
+            logprob = choices.logprobs.get(sequence.request_id)
+            self._send(
+                Tokens(
+                    request_id=sequence.request_id,
+                    ids=[token],
+                    logprobs=None if logprob is None else [logprob],
+                )
+            )
+        self._finish_ended(now_ns)
+        started_ns = max(running.started_ns, self._last_end_ns)
+        if running.has_prefill:
+            self._prefill_ns += now_ns - started_ns
+        else:
+            self._decode_ns += now_ns - started_ns
+        self._last_end_ns = now_ns
+        if self._debug_checks:
+            self._scheduler.check()
+
+    def _launch(self) -> "_Running | None":
+        """Schedule a step and begin it; the processor ends it too."""
         batch = self._scheduler.schedule()
         if batch is None:
-            return
+            return None
         started_ns = time.monotonic_ns()
         has_prefill = False
         for entry in batch.entries:
@@ -230,28 +283,25 @@ class Engine:
         run_ns = time.monotonic_ns()
         self.model.run(*step)
         self.graph_ns += time.monotonic_ns() - run_ns
-        sampled, logprobs = self._sample(batch)
         self._embedder.collect(batch, self.model)
-        emitted = self._scheduler.advance(batch, sampled)
-        now_ns = time.monotonic_ns()
-        for sequence, token in emitted:
-            if sequence.first_token_ns == 0:
-                sequence.first_token_ns = now_ns
-            logprob = logprobs.get(sequence.request_id)
-            self._send(
-                Tokens(
-                    request_id=sequence.request_id,
-                    ids=[token],
-                    logprobs=None if logprob is None else [logprob],
-                )
-            )
-        self._finish_ended(now_ns)
-        if has_prefill:
-            self._prefill_ns += now_ns - started_ns
-        else:
-            self._decode_ns += now_ns - started_ns
-        if self._debug_checks:
-            self._scheduler.check()
+        chooser = self._device_chooser
+        if chooser is not None and chooser.supports(batch):
+            sequences = batch.sampled_sequences
+            wait = chooser.launch(sequences, self.model.device_logits, 0)
+            can_run_ahead = not any(depends_on_history(each) for each in sequences)
+            return _Running(batch, wait, started_ns, has_prefill, can_run_ahead)
+        return _Running(batch, lambda: self._host_chooser.choose(batch, self.model), started_ns, has_prefill)
+
+    def _launch_ahead(self) -> "_Running | None":
+        """Begin the step after the one in flight with the ids that the card chose."""
+        chooser = self._device_chooser
+        batch = self._scheduler.schedule_ahead()
+        if batch is None or chooser is None:
+            return None
+        started_ns = time.monotonic_ns()
+        self.model.run(*batch.fill(self._arrays), sampled=chooser.ids)
+        wait = chooser.launch(batch.sampled_sequences, self.model.device_logits, 1)
+        return _Running(batch, wait, started_ns, can_run_ahead=True)
 
     def _add_compiled(self, timeout_s: float) -> None:
         """Hand those to the scheduler whose grammars are ready, waiting for the first one."""
@@ -267,36 +317,6 @@ class Engine:
             if sequence.constraint is not None:
                 with contextlib.suppress(InvalidOption):
                     sequence.constraint.prepare()
-
-    def _sample(self, batch: Batch) -> tuple[list[int], dict[int, TokenLogprob]]:
-        """Choose the next id of each sequence that gets one; the second value holds what was asked for."""
-        sampled: list[int] = []
-        logprobs: dict[int, TokenLogprob] = {}
-        if not batch.sampled_sequences:
-            return sampled, logprobs
-        logits = self.model.logits
-        for row, sequence in enumerate(batch.sampled_sequences):
-            bound = sequence.constraint
-            try:
-                allowed = None if bound is None else bound.allowed(self.config.vocab_size)
-                token = self._sampler.sample(logits[row], sequence, allowed)
-                if bound is not None and token not in sequence.stop_ids:
-                    bound.consume(token)
-                    if sequence.num_logprobs < 0:  # else every id needs logits
-                        sequence.forced_ids = bound.consume_forced()
-                    sequence.is_complete = bound.is_complete
-            except (EngineError, InvalidOption) as exc:
-                # Logits that are not finite, a grammar that is none: the others of the batch go on
-                self._failures[sequence.request_id] = exc
-                self._scheduler.abort(sequence.request_id)
-                sampled.append(0)
-                continue
-            sampled.append(token)
-            if sequence.num_logprobs >= 0:
-                logprobs[sequence.request_id] = self._sampler.logprob(
-                    logits[row], token, sequence.num_logprobs
-                )
-        return sampled, logprobs
 
     def _finish_ended(self, now_ns: int) -> None:
         for sequence in self._scheduler.take_finished():
@@ -331,7 +351,7 @@ class Engine:
             num_threads=self.threads.num_threads,
             device=self.device.name,
             load_ns=self.load_ns,
-            kernels=dispatch.describe(),
+            kernels=dispatch.describe("cpu" if self.device.name == "cpu" else "cuda"),
         )
         logger.info(
             log.fields(

@@ -77,8 +77,30 @@ class Graph(Protocol):
         """out = gelu(gate) * up, with the tanh form of gelu."""
         ...
 
-    def rope(self, x: Any, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0) -> None:
-        """Rotate each head of ``x`` in place by its token's position."""
+    def rope(
+        self, x: Any, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0, first: int = 0
+    ) -> None:
+        """Rotate each head of ``x`` in place by its token's position, from channel ``first`` on."""
+        ...
+
+    def head_linear(
+        self, out: Any, x: Any, num_heads: int, weight: QuantMatrix, tail: int = 0, interleaved: bool = False
+    ) -> None:
+        """out = each head of ``x`` times its own rows of ``weight``, and the head's tail as it is."""
+        ...
+
+    def latent_norm(self, out: Any, x: Any, weight: Floats, eps: float, interleaved: bool = False) -> None:
+        """out = the first channels of ``x`` normalised by ``weight`` [L], and the others."""
+        ...
+
+    def latent_store(self, x: Any, pages: NDArray[Any]) -> None:
+        """Write each token's latent to its kv index."""
+        ...
+
+    def latent_attention(
+        self, out: Any, q: Any, pages: NDArray[Any], num_heads: int, latent: int, scale: float
+    ) -> None:
+        """Causal attention of each head over the latents of its sequence's pages."""
         ...
 
     def kv_store(self, k: Any, v: Any, k_pages: NDArray[Any], v_pages: NDArray[Any]) -> None:
@@ -189,4 +211,27 @@ class Graph(Protocol):
     @property
     def num_bytes(self) -> int:
         """Memory of all buffers."""
+        ...
+
+
+class CardGraph(Graph, Protocol):
+    """A graph whose buffers lie on a card, which the host need not wait for."""
+
+    def run(
+        self,
+        ids: Ints,
+        positions: Ints,
+        kv_index: Ints,
+        q_start: Ints,
+        kv_len: Ints,
+        page_table: Ints,
+        logit_rows: Ints,
+        state_index: Ints | None = None,
+        sampled: Any = None,
+    ) -> None:
+        """Launch one step. sampled [T] i32: ids that the card has and the host does not know yet."""
+        ...
+
+    def device_view(self, buffer: Any) -> Any:
+        """Return the rows of ``buffer`` that the last step writes, as a tensor of the card."""
         ...

@@ -4,12 +4,12 @@ The graph is recorded once for any step of up to ``max_tokens`` tokens of ``max_
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.engine.graphs import Floats, Graph, Ints
+from ftd.engine.graphs import CardGraph, Floats, Graph, Ints
 from ftd.engine.kv_pool import KvPool
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
@@ -72,9 +72,13 @@ class Model:
         page_table: Ints,
         logit_rows: Ints,
         state_index: Ints | None = None,
+        sampled: Any = None,
     ) -> None:
-        """Compute one step; the shapes are those of ``Graph.run``."""
+        """Compute one step; the shapes are those of ``Graph.run``, ``sampled`` is that of ``CardGraph.run``."""
         arrays = ids, positions, kv_index, q_start, kv_len, page_table, logit_rows
+        if sampled is not None:
+            cast(CardGraph, self.graph).run(*arrays, sampled=sampled)
+            return
         if self.state_pool is None:
             self.graph.run(*arrays)
         else:
@@ -85,6 +89,11 @@ class Model:
         """Logits [num_logits, V] of the last step, a row for each of its logit rows."""
         assert self._outputs.logits is not None, "an encoder has no logits"
         return self.graph.view(self._outputs.logits)
+
+    @property
+    def device_logits(self) -> Any:
+        """Logits of the last step where a card has them."""
+        return cast(CardGraph, self.graph).device_view(self._outputs.logits)
 
     @property
     def hidden(self) -> Floats:

@@ -55,6 +55,7 @@ class Scheduler:
         self._finished: list[Sequence] = []
         self._to_abort: list[Sequence] = []
         self._in_flight: Batch | None = None
+        self._ahead: Batch | None = None
         self._num_added = 0
 
     @property
@@ -87,7 +88,7 @@ class Scheduler:
         sequence = self._by_id.get(request_id)
         if sequence is None:
             return False
-        if self._in_flight is None:
+        if self._in_flight is None or sequence.status is Status.WAITING:
             self._finish(sequence, "abort")
         elif not sequence.abort_requested:
             sequence.abort_requested = True
@@ -117,17 +118,59 @@ class Scheduler:
         )
         return self._in_flight
 
+    def schedule_ahead(self) -> Batch | None:
+        """Choose the step after the one in flight before its ids are known; None where that cannot be done.
+
+        All sequences of the step in flight then run one token more, in the same rows. It takes pages that are
+        free, and nothing else changes, so that a sequence which turns out to have ended lost nothing.
+        """
+        batch = self._in_flight
+        assert batch is not None and self._ahead is None
+        if self._slots is not None or self.waiting or self._to_abort:
+            return None
+        if [entry.sequence for entry in batch.entries] != self.running:
+            return None
+        if not all(self._goes_on(entry) for entry in batch.entries):
+            return None
+        ends = [entry.start + entry.num_tokens + 1 for entry in batch.entries]
+        needs = [
+            self._missing_pages(entry.sequence, end) for entry, end in zip(batch.entries, ends, strict=True)
+        ]
+        if sum(needs) > self._pool.num_free:
+            return None
+        for entry, need in zip(batch.entries, needs, strict=True):
+            entry.sequence.pages.extend(self._pool.allocate(need))
+        self._ahead = Batch(
+            tuple(
+                Entry(entry.sequence, end - 1, 1, True)
+                for entry, end in zip(batch.entries, ends, strict=True)
+            )
+        )
+        return self._ahead
+
+    def _goes_on(self, entry: Entry) -> bool:
+        """Return whether nothing but a stop id can end the sequence with the id that the step samples."""
+        sequence = entry.sequence
+        if not entry.wants_logits or sequence.constraint is not None:
+            return False
+        if sequence.num_tokens + 1 >= self.plan.context_tokens:
+            return False
+        return sequence.max_tokens <= 0 or sequence.output_len + 1 < sequence.max_tokens
+
     def advance(self, batch: Batch, sampled: Ordered[int]) -> list[tuple[Sequence, int]]:
         """Move lengths forward after a step; return the ids to emit. What ended is in ``take_finished()``.
 
         ``sampled``: one id for each of ``batch.sampled_sequences``, in that order.
         """
         assert batch is self._in_flight
-        self._in_flight = None
+        self._in_flight, self._ahead = self._ahead, None
         self.num_steps += 1
         tokens = iter(sampled)
         emitted: list[tuple[Sequence, int]] = []
         for sequence, start, count, wants_logits in batch.entries:
+            if sequence.status is not Status.RUNNING:  # it ended while this step was launched ahead
+                next(tokens)
+                continue
             was_prefill = sequence.is_prefill
             if start < sequence.prompt_len:
                 self.prefill_tokens += count
@@ -150,7 +193,7 @@ class Scheduler:
 
     def drop(self, batch: Batch) -> None:
         """Forget the step in flight after it failed: no length moves, its tokens are scheduled again."""
-        assert batch is self._in_flight
+        assert batch is self._in_flight and self._ahead is None
         self._in_flight = None
         self._finish_aborted()
         if self._slots is not None:  # a state may have moved on, and none goes back

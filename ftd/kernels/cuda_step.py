@@ -67,16 +67,21 @@ class StepMemory:
             self._offsets[name] = (start, start + length)
             start += -(-length // _SECTION) * _SECTION
         self._columns = limits.max_pages_per_sequence
-        self._staging = torch.zeros(start, dtype=torch.int32, pin_memory=device != "cpu")
-        self._host = self._staging.numpy()
+        # Two: the copy of one step may be under way while the next one is written
+        self._stagings = [torch.zeros(start, dtype=torch.int32, pin_memory=device != "cpu") for _ in range(2)]
+        self._next_staging()
         self._array = torch.zeros(start, dtype=torch.int32, device=device)
         self.num_bytes = 4 * start
 
-    def upload(self, step: Step, num_rows: int, block_sizes: Iterable[int]) -> DeviceStep:
+    def upload(
+        self, step: Step, num_rows: int, block_sizes: Iterable[int], sampled: torch.Tensor | None = None
+    ) -> DeviceStep:
         """Copy ``step``, padded to ``num_rows`` tokens and sequences if that is not 0; return its views.
 
-        The step before must have ended: its arrays are overwritten. block_sizes: of the query blocks.
+        The step before the last one must have ended. block_sizes: of the query blocks. sampled [T] i32: ids
+        that are on the device already.
         """
+        self._next_staging()
         num_tokens, num_sequences = len(step.ids), len(step.kv_len)
         for name in ("ids", "positions", "kv_index", "q_start", "kv_len", "logit_rows"):
             values = getattr(step, name)
@@ -89,6 +94,8 @@ class StepMemory:
         table = self._section("page_table").reshape(-1, self._columns)
         table[:num_sequences, :used] = step.page_table
         self._array.copy_(self._staging, non_blocking=True)
+        if sampled is not None:
+            self._tensor("ids")[:num_tokens].copy_(sampled)
         if num_rows:
             return self.views(num_rows, num_rows, num_rows, num_rows, {})
         counts = np.diff(step.q_start)
@@ -131,6 +138,11 @@ class StepMemory:
             num_decode,
             blocks,
         )
+
+    def _next_staging(self) -> None:
+        self._stagings.reverse()
+        self._staging = self._stagings[0]
+        self._host = self._staging.numpy()
 
     def _section(self, name: str) -> np.ndarray:
         start, end = self._offsets[name]

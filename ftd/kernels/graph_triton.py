@@ -266,8 +266,14 @@ class CudaGraph:
         kv_len: Ints,
         page_table: Ints,
         logit_rows: Ints,
+        state_index: Ints | None = None,
+        sampled: torch.Tensor | None = None,
     ) -> None:
-        """Run the program on one step; the arguments are those of ``ReferenceGraph.run``. Does not wait."""
+        """Run the program on one step; the arguments are those of ``ReferenceGraph.run``. Does not wait.
+
+        sampled [T] i32: on the device, stands in for ``ids`` of a step that is launched ahead. The step
+        before the last one must have ended.
+        """
         if not self._finished:
             raise ValueError("finish() must come before run()")
         step = Step(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
@@ -277,12 +283,17 @@ class CudaGraph:
         bucket = 0
         if num_tokens == len(kv_len) == num_logits:
             bucket = next((rows for rows in self._graphs if rows >= num_tokens), 0)
-        self._step = self._steps.upload(step, bucket, self._block_sizes)
+        self._step = self._steps.upload(step, bucket, self._block_sizes, sampled)
         if bucket:
             self._graphs[bucket].replay()
             return
         for op in self._program:
             op.run(self._step)
+
+    def device_view(self, buffer: DeviceBuffer) -> torch.Tensor:
+        """Return the rows of ``buffer`` of the last step where they are; they change with the next one."""
+        assert self._finished and buffer.tensor is not None
+        return buffer.tensor[: self._wanted[0 if buffer.kind == "tokens" else 1]]
 
     def view(self, buffer: DeviceBuffer) -> Floats:
         """Return the rows of ``buffer`` of the last step: f32 [rows, width]. Waits for the device.
