@@ -1,4 +1,5 @@
 """dequantize on a GPU: the exact values of a weight, tile by tile."""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import torch
 import triton

@@ -1,4 +1,5 @@
 """embedding on a GPU: rows of a weight of any FTW format, dequantised."""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import torch
 import triton

@@ -48,7 +48,7 @@ def _repair() -> None:
     builder = interpreter.InterpreterBuilder
     patch_tensor = interpreter._patch_lang_tensor
     patch_language = interpreter._patch_lang
-    dot = builder.create_dot
+    dot, cast = builder.create_dot, builder.cast_impl
 
     def patch_lang_tensor(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -56,6 +56,14 @@ def _repair() -> None:
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
         return dot(self, _widened(a), _widened(b), d, *rest)
+
+    def cast_impl(self: Any, source: Any, wanted: Any) -> Any:
+        from_to = (source.dtype.scalar, wanted.scalar)
+        if from_to == (tl.bfloat16, tl.float32):
+            return _widened(source)
+        if from_to == (tl.float32, tl.bfloat16):
+            return _rounded(source)
+        return cast(self, source, wanted)
 
     def get_bf16(self: Any, value: float) -> Any:
         return _rounded(interpreter.TensorHandle(np.array([value], np.float32), tl.float32))
@@ -69,6 +77,7 @@ def _repair() -> None:
     interpreter._patch_lang = patch_once
     interpreter._patch_lang_tensor = patch_lang_tensor
     builder.get_bf16 = get_bf16
+    builder.cast_impl = cast_impl
     builder.create_dot = create_dot
     for name in ("create_fadd", "create_fsub", "create_fmul"):
         setattr(builder, name, _arithmetic(getattr(builder, name)))

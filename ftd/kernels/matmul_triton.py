@@ -1,10 +1,12 @@
 """matmul on a GPU: rows of floats times a weight of any FTW format, dequantised in registers.
 
-Both kernels multiply with the weight as the left operand, out^T = W x^T, so that the tensor cores' tall side is
-the weight's rows and few tokens waste little. Decode (up to 16 tokens) reads each byte of the weight once and is
-bound by memory; where the weight has too few rows to occupy the card, K is split, and the last program to finish a
-tile adds the parts in their order: results do not depend on which one that is. Prefill is a blocked product.
+Both kernels multiply with the weight as the left operand, out^T = W x^T, so that the tensor cores' tall side
+is the weight's rows and few tokens waste little. Decode (up to 16 tokens) reads each byte of the weight once
+and is bound by memory; where the weight has too few rows to occupy the card, K is split, and the last program
+to finish a tile adds the parts in their order: results do not depend on which one that is. Prefill is a
+blocked product.
 """
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 from typing import Literal, NamedTuple
 
@@ -34,7 +36,7 @@ Activation = Literal["", "silu", "gelu"]
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched: tile of BN rows by BK columns, BT tokens, parts of K, warps, pipeline stages."""
+    """How a kernel is launched: BN rows by BK columns, BT tokens, parts of K, warps, pipeline stages."""
 
     bn: int
     bk: int
@@ -75,8 +77,8 @@ def products(
     BN: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Return W x^T [BN, BT] over columns begin to end, and the sums of squares [BT] of x (zeros without NORM)."""
-    PRECISION: tl.constexpr = "ieee" if DTYPE == tl.float32 else "tf32"
+    """Return W x^T [BN, BT] over columns begin to end, and with NORM the sums of squares [BT] of x."""
+    PRECISION: tl.constexpr = "ieee" if tl.float32 == DTYPE else "tf32"
     sums = tl.zeros((BN, BT), tl.float32)
     squares = tl.zeros((BT,), tl.float32)
     for first in range(begin, end, BK):
@@ -112,10 +114,11 @@ def products(
 def activate(gate, ACTIVATION: tl.constexpr):
     """Return silu(gate) or the tanh form of gelu(gate)."""
     if ACTIVATION == "silu":
-        return gate * tl.sigmoid(gate)
-    tl.static_assert(ACTIVATION == "gelu")
-    # tanh(u) = 2 sigmoid(2u) - 1, so 0.5 (1 + tanh(u)) is sigmoid(2u).
-    return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+        slope = gate
+    else:
+        # tanh(u) = 2 sigmoid(2u) - 1, so 0.5 (1 + tanh(u)) is sigmoid(2u).
+        slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    return gate * tl.sigmoid(slope)
 
 
 @triton.jit
@@ -168,7 +171,7 @@ def decode_kernel(
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BT: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """One part of K of one tile of BN rows, for all of at most BT tokens; the last part adds all and stores."""
+    """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores."""
     # ---- program ids
     tile, part = tl.program_id(0), tl.program_id(1)
     per_part = tl.cdiv(tl.cdiv(K, BK), SPLITS) * BK
@@ -278,7 +281,7 @@ def scratch(device: torch.device) -> _Scratch:
 
 
 def fitting(launch: Launch, weight: DeviceMatrix, tiles: int) -> Launch:
-    """Return ``launch`` with a BK that the format's scales allow and parts that fit K and the scratch memory."""
+    """Return ``launch`` with a BK that fits the format, and parts that fit K and the scratch memory."""
     bk = min(launch.bk, FP8_BLOCK) if weight.format == "fp8_b128" else launch.bk
     splits = min(launch.splits, triton.cdiv(weight.shape[1], bk))
     part = (launch.bn + 1) * launch.bt
@@ -386,7 +389,7 @@ def matmul(
     out     [T, N] f32 or bf16, any row stride; allocated in f32 if not given
     add     add to what is in ``out``
 
-    precision "f32": exact weights, float32 sums. "fast": values of x and of the weight in bfloat16, float32 sums.
+    precision "f32": exact weights. "fast": values of x and of the weight in bfloat16. Sums are float32.
     Safe under graph capture if ``out`` is given and ``scratch`` has been called for the device before.
 
     Bytes moved: the planes of weight once, x and out (where T > 16: x once per tile of rows, from the L2).

@@ -1,28 +1,42 @@
 """Tiles of a weight of any FTW format as float32 or bfloat16 values, for use inside Triton kernels.
 
-A kernel gets a weight as two tuples, its planes and their row strides (``kernel_planes``), and walks along K in
-tiles of BK values. Two kinds of format:
+A kernel gets a weight as two tuples, its planes and their row strides (``kernel_planes``), and walks along
+K in tiles of BK values. Two kinds of format:
 
     plain   f32 f16 bf16 q8_0 fp8_b128   ``plain_tile`` is [BN, BK], value k of the tile is value k of the row
-    halves  all formats of 4 to 6 bits   ``half_tiles`` is two tiles [BN, BK/2]: one load of BK/2 code bytes gives
-                                         the values of the low and of the high nibbles; ``half_columns`` says
-                                         which values of the row they are
+    halves  all formats of 4 to 6 bits   ``half_tiles`` is two tiles [BN, BK/2]: one load of BK/2 code bytes
+                                         gives the values of the low and of the high nibbles;
+                                         ``half_columns`` says which values of the row they are
 
-Rows are given as indices, clamped to the matrix by the caller. Columns at or behind K come out as finite numbers:
-multiply them by zeros.
+Rows are given as indices, clamped to the matrix by the caller. Columns at or behind K come out as finite
+numbers: multiply them by zeros.
+
+Codes become bfloat16 without conversions, two at a time. Two bytes are loaded as one number and spread to
+the halves of an i32. There a code c is, read as bfloat16, the tiny number c * 2^-133, for any c below 256; a
+multiplication by 2^127 and an addition, both exact, give (c - offset) / 64; a multiplication by 64 times the
+scale gives the value.
 """
+# Triton compiles no ``in`` and no conditional expression of loads.
+# ruff: noqa: PLR1714, SIM108
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import torch
 import triton
 import triton.language as tl
 
-from ftd.kernels import interpreter  # noqa: F401  loops in kernels need it
+from ftd.kernels import interpreter  # noqa: F401  loops and bfloat16 in kernels need it
 from ftd.kernels.device_matrix import DeviceMatrix
 
 PLAIN_FORMATS: frozenset[str] = frozenset({"f32", "f16", "bf16", "q8_0", "fp8_b128"})
 
 # Rows and columns that share a scale of fp8_b128; a tile's K lies in one such block.
 FP8_BLOCK = 128
+
+# 2^127 brings the tiny numbers of codes to 64ths of whole numbers; a code in bits 4-7 is 16 times as large.
+LIFT = tl.constexpr(2.0**127)
+LIFT_HIGH = tl.constexpr(2.0**123)
+# The bits of a four-bit float in the last exponent bits of a bfloat16 are its value times 2^-126.
+LIFT_FP4 = tl.constexpr(2.0**126)
 
 
 def kernel_planes(weight: DeviceMatrix) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
@@ -42,6 +56,39 @@ def spread(items, ROWS: tl.constexpr, ITEMS: tl.constexpr, TIMES: tl.constexpr):
     """Repeat each of ``items`` [ROWS, ITEMS] for its neighbours: [ROWS, ITEMS * TIMES]."""
     wide = tl.broadcast_to(items[:, :, None], (ROWS, ITEMS, TIMES))
     return tl.reshape(wide, (ROWS, ITEMS * TIMES))
+
+
+@triton.jit
+def load_items(plane, stride, rows, items, inside, EVEN: tl.constexpr):
+    """Return ``items`` of ``rows`` of a plane; zeros where not ``inside`` (EVEN: all are)."""
+    pointers = plane + rows.to(tl.int64)[:, None] * stride + items[None, :]
+    if EVEN:
+        values = tl.load(pointers)
+    else:
+        values = tl.load(pointers, mask=inside[None, :], other=0)
+    return values
+
+
+@triton.jit
+def load_pairs(plane, stride, rows, pairs, inside, EVEN: tl.constexpr):
+    """Return pairs of bytes of ``rows`` of a plane, the first in bits 0-7 of an i32, the second in 16-23.
+
+    Bits 8-15 and 24-31 hold the second and zeros. ``pairs``: where, in pairs from a row's first byte.
+    """
+    starts = (plane + rows.to(tl.int64)[:, None] * stride).to(tl.pointer_type(tl.uint16))
+    if EVEN:
+        values = tl.load(starts + pairs[None, :])
+    else:
+        values = tl.load(starts + pairs[None, :], mask=inside[None, :], other=0)
+    values = values.to(tl.int32)
+    return (values << 8) | values
+
+
+@triton.jit
+def as_bfloat16(pairs, ROWS: tl.constexpr, PAIRS: tl.constexpr):
+    """Return the low and high halves of i32s [ROWS, PAIRS] as bfloat16 neighbours [ROWS, 2 * PAIRS]."""
+    halves = tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16))
+    return tl.reshape(halves, (ROWS, PAIRS * 2)).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -67,19 +114,55 @@ def exponent_scale(code):
 
 
 @triton.jit
-def small_float(code):
-    """Return the values of four-bit floats (2 exponent bits, 1 mantissa bit) from codes as i32."""
-    bits = ((code & 8) << 28) | ((code & 7) << 22)
-    # The code's exponent lies in that of a float32: 2^126 puts the bias right.
-    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
+def float8(code):
+    """Return the values of 8-bit floats with 4 exponent bits from their codes as u8, in f32."""
+    return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def whole_number(code, OFFSET: tl.constexpr):
-    """Return ``code - OFFSET`` as f32, code a u8 below 64."""
-    # 0x43000000 is 128, whose last mantissa bits count whole numbers: no conversion is needed.
-    bits = (code.to(tl.int32) << 16) | 0x43000000
-    return bits.to(tl.float32, bitcast=True) - (128.0 + OFFSET)
+def fp8_scale(planes, strides, rows, column):
+    """Return the scales of the 128-blocks of fp8_b128 in which ``rows`` and a column lie."""
+    return tl.load(planes[1] + rows // 128 * strides[1] + column // 128)
+
+
+@triton.jit
+def scaled(
+    pairs, scale, least,
+    LIFTED: tl.constexpr, OFFSET: tl.constexpr, LEAST: tl.constexpr,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_PAIRS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Return (code - OFFSET) * scale (+ least if LEAST) of whole-number codes in pairs.
+
+    pairs         [ROWS, BLOCKS * BLOCK_PAIRS] i32
+    scale, least  [ROWS, BLOCKS] f32
+    LIFTED        what brings the codes to 64ths
+    """
+    VALUES: tl.constexpr = BLOCK_PAIRS * 2
+    codes = as_bfloat16(pairs, ROWS, BLOCKS * BLOCK_PAIRS)
+    if DTYPE == tl.float32:
+        values = (codes.to(tl.float32) * LIFTED * 64.0 - OFFSET) * spread(scale, ROWS, BLOCKS, VALUES)
+        if LEAST:
+            values += spread(least, ROWS, BLOCKS, VALUES)
+    else:
+        # With a summand, codes are centred first: what is added then is small, and so is its rounding.
+        CENTRE: tl.constexpr = 8 if LEAST else OFFSET
+        values = codes * LIFTED - CENTRE / 64
+        values = values * spread((scale * 64.0).to(tl.bfloat16), ROWS, BLOCKS, VALUES)
+        if LEAST:
+            values += spread((least + CENTRE * scale).to(tl.bfloat16), ROWS, BLOCKS, VALUES)
+    return values
+
+
+@triton.jit
+def small_floats(
+    pairs, scale,
+    SHIFT: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Return the values of four-bit floats (2 exponent bits, 1 mantissa bit) in bits SHIFT to SHIFT + 3."""
+    # -0x7fff8000 is 0x80008000, the signs; 0x01c0 are two exponent bits and a mantissa bit.
+    pairs = ((pairs << (12 - SHIFT)) & -0x7FFF8000) | ((pairs << (6 - SHIFT)) & 0x01C001C0)
+    values = as_bfloat16(pairs, BN, BLOCKS * 8).to(DTYPE) * LIFT_FP4
+    return values * spread(scale.to(DTYPE), BN, BLOCKS, 16)
 
 
 @triton.jit
@@ -92,33 +175,93 @@ def plain_tile(
     first  the first column of the tile; columns = first + 0 .. BK - 1
     EVEN   no column lies behind K
     """
-    pointers = planes[0] + rows.to(tl.int64)[:, None] * strides[0] + columns[None, :]
-    if EVEN:
-        codes = tl.load(pointers)
-    else:
-        codes = tl.load(pointers, mask=columns[None, :] < K, other=0)
-    if FORMAT == "fp8_b128":
-        return codes.to(tl.float8e4nv, bitcast=True).to(DTYPE)
     if FORMAT == "q8_0":
+        pair = first // 2 + tl.arange(0, BK // 2)
         block = first // 32 + tl.arange(0, BK // 32)
+        codes = load_pairs(planes[0], strides[0], rows, pair, pair < K // 2, EVEN)
         scales = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN).to(tl.float32)
-        return (codes.to(tl.float32) * spread(scales, BN, BK // 32, 32)).to(DTYPE)
-    return codes.to(DTYPE)
+        # A signed byte with its highest bit turned is its value + 128.
+        codes = (codes & 0x00FF00FF) ^ 0x00800080
+        values = scaled(codes, scales, scales, LIFT, 128, False, BN, BK // 32, 16, DTYPE)
+    else:
+        codes = load_items(planes[0], strides[0], rows, columns, columns < K, EVEN)
+        if FORMAT == "fp8_b128":
+            codes = codes.to(tl.float8e4nv, bitcast=True)
+        values = codes.to(DTYPE)
+    return values
 
 
 @triton.jit
-def load_items(plane, stride, rows, items, inside, EVEN: tl.constexpr):
-    """Return ``items`` of ``rows`` of a plane; zeros where not ``inside``."""
-    pointers = plane + rows.to(tl.int64)[:, None] * stride + items[None, :]
-    if EVEN:
-        return tl.load(pointers)
-    return tl.load(pointers, mask=inside[None, :], other=0)
+def half_codes(
+    planes, strides, rows, first, K,
+    FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Return the codes of the low and of the high nibbles in pairs, [BN, BK/4] i32 each.
+
+    Four-bit codes of high nibbles stay in bits 4-7, all others are in the lowest bits. Other bits are
+    cleared, but not those of fp4 formats.
+    """
+    pair = first // 4 + tl.arange(0, BK // 4)
+    codes = load_pairs(planes[0], strides[0], rows, pair, pair < K // 4, EVEN)
+    place = (pair % 8)[None, :]
+    if FORMAT == "mxfp4" or FORMAT == "nvfp4":
+        low, high = codes, codes
+    elif FORMAT == "q6_k":
+        # Byte j of a block's 8 holds bits 4-5 of the values j, j + 8, j + 16, j + 24.
+        bits = load_pairs(planes[1], strides[1], rows, pair // 8 * 4 + pair % 4, pair < K // 4, EVEN)
+        bits = bits >> (place // 4 * 2)
+        low = (codes & 0x000F000F) | ((bits & 0x00030003) << 4)
+        high = ((codes >> 4) & 0x000F000F) | (bits & 0x00300030)
+    elif FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
+        block = first // 32 + tl.arange(0, BK // 32)
+        bits = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN)
+        bits = spread(bits, BN, BK // 32, 8) >> (place * 2)
+        # Two bits times 2^4 + 2^19: the first to bit 4, the second to bit 20.
+        low = (codes & 0x000F000F) | (((bits & 3) * 0x00080010) & 0x00100010)
+        high = ((codes >> 4) & 0x000F000F) | ((((bits >> 16) & 3) * 0x00080010) & 0x00100010)
+    else:
+        low, high = codes & 0x000F000F, codes & 0x00F000F0
+    return low, high
 
 
 @triton.jit
-def fp8_scale(planes, strides, rows, column):
-    """Return the scales of the 128-blocks of fp8_b128 in which ``rows`` and a column lie."""
-    return tl.load(planes[1] + rows // 128 * strides[1] + column // 128)
+def half_scales(
+    planes, strides, rows, first, K,
+    FORMAT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Return the factors of both nibbles' values and the summand (or some factor), [BN, BK/32] f32 each."""
+    block = first // 32 + tl.arange(0, BK // 32)
+    inside = block < tl.cdiv(K, 32)
+    if FORMAT == "mxfp4":
+        low = exponent_scale(load_items(planes[1], strides[1], rows, block, inside, EVEN))
+        high, least = low, low
+    elif FORMAT == "nvfp4":
+        factor = tl.load(planes[2])
+        second = block * 2 + 1
+        if TAIL:
+            second = tl.where(block < K // 32, second, block * 2)
+        low = float8(load_items(planes[1], strides[1], rows, block * 2, inside, EVEN)) * factor
+        high = float8(load_items(planes[1], strides[1], rows, second, inside, EVEN)) * factor
+        least = low
+    elif FORMAT == "q6_k":
+        d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
+        low = load_items(planes[2], strides[2], rows, block * 2, inside, EVEN).to(tl.float32) * d
+        high = load_items(planes[2], strides[2], rows, block * 2 + 1, inside, EVEN).to(tl.float32) * d
+        least = low
+    elif FORMAT == "q4_k" or FORMAT == "q5_k":
+        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
+        d = load_items(planes[S + 2], strides[S + 2], rows, block // 8, inside, EVEN).to(tl.float32)
+        low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
+        d = load_items(planes[S + 3], strides[S + 3], rows, block // 8, inside, EVEN).to(tl.float32)
+        least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
+        high = low
+    else:
+        D: tl.constexpr = 1 if FORMAT == "q4_0" or FORMAT == "q4_1" else 2
+        low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
+        high, least = low, low
+        if FORMAT == "q4_1" or FORMAT == "q5_1":
+            least = load_items(planes[D + 1], strides[D + 1], rows, block, inside, EVEN).to(tl.float32)
+    return low, high, least
 
 
 @triton.jit
@@ -127,77 +270,20 @@ def half_tiles(
     FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
     DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Return the values [BN, BK/2] of the low and of the high nibbles of the tile that begins at column first."""
+    """Return the values [BN, BK/2] of the low and of the high nibbles of the tile that begins at ``first``."""
     BLOCKS: tl.constexpr = BK // 32
-    byte = first // 2 + tl.arange(0, BK // 2)
-    block = first // 32 + tl.arange(0, BLOCKS)
-    inside = block < tl.cdiv(K, 32)
-    codes = load_items(planes[0], strides[0], rows, byte, byte < K // 2, EVEN)
-    low, high = codes & 15, codes >> 4
-    if FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
-        bits = spread(load_items(planes[1], strides[1], rows, block, inside, EVEN), BN, BLOCKS, 16)
-        place = (byte % 16)[None, :]
-        low |= (((bits >> place) & 1) << 4).to(tl.uint8)
-        high |= (((bits >> (place + 16)) & 1) << 4).to(tl.uint8)
-    if FORMAT == "q6_k":
-        pairs = load_items(planes[1], strides[1], rows, byte // 16 * 8 + byte % 8, byte < K // 2, EVEN)
-        place = (byte % 16 // 8 * 2)[None, :].to(tl.uint8)
-        low |= ((pairs >> place) & 3) << 4
-        high |= ((pairs >> (place + 4)) & 3) << 4
-    # Factors of the values of both nibbles, [BN, BLOCKS] f32, and the summand where there is one.
-    if FORMAT == "q4_0" or FORMAT == "q4_1":
-        low_scale = load_items(planes[1], strides[1], rows, block, inside, EVEN).to(tl.float32)
-        high_scale = low_scale
-    elif FORMAT == "q5_0" or FORMAT == "q5_1":
-        low_scale = load_items(planes[2], strides[2], rows, block, inside, EVEN).to(tl.float32)
-        high_scale = low_scale
-    elif FORMAT == "q4_k" or FORMAT == "q5_k":
-        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
-        d = load_items(planes[S + 2], strides[S + 2], rows, block // 8, inside, EVEN).to(tl.float32)
-        low_scale = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
-        high_scale = low_scale
-    elif FORMAT == "q6_k":
-        d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
-        low_scale = load_items(planes[2], strides[2], rows, block * 2, inside, EVEN).to(tl.float32) * d
-        high_scale = load_items(planes[2], strides[2], rows, block * 2 + 1, inside, EVEN).to(tl.float32) * d
-    elif FORMAT == "mxfp4":
-        low_scale = exponent_scale(load_items(planes[1], strides[1], rows, block, inside, EVEN))
-        high_scale = low_scale
-    else:
-        tl.static_assert(FORMAT == "nvfp4")
-        factor = tl.load(planes[2])
-        other = block * 2 + 1
-        if TAIL:
-            other = tl.where(block < K // 32, other, block * 2)
-        low_scale = small8(load_items(planes[1], strides[1], rows, block * 2, inside, EVEN)) * factor
-        high_scale = small8(load_items(planes[1], strides[1], rows, other, inside, EVEN)) * factor
-    low_scale = spread(low_scale, BN, BLOCKS, 16)
-    high_scale = spread(high_scale, BN, BLOCKS, 16)
+    low, high = half_codes(planes, strides, rows, first, K, FORMAT, BN, BK, EVEN)
+    low_scale, high_scale, least = half_scales(planes, strides, rows, first, K, FORMAT, BK, EVEN, TAIL)
     if FORMAT == "mxfp4" or FORMAT == "nvfp4":
-        return (
-            (small_float(low.to(tl.int32)) * low_scale).to(DTYPE),
-            (small_float(high.to(tl.int32)) * high_scale).to(DTYPE),
+        low = small_floats(low, low_scale, 0, BN, BLOCKS, DTYPE)
+        high = small_floats(high, high_scale, 4, BN, BLOCKS, DTYPE)
+    else:
+        FOUR: tl.constexpr = FORMAT == "q4_0" or FORMAT == "q4_1" or FORMAT == "q4_k"
+        LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
+        OFFSET: tl.constexpr = (
+            8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32 if FORMAT == "q6_k" else 0
         )
-    OFFSET: tl.constexpr = (
-        8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32 if FORMAT == "q6_k" else 0
-    )
-    low_value = whole_number(low, OFFSET) * low_scale
-    high_value = whole_number(high, OFFSET) * high_scale
-    if FORMAT == "q4_1" or FORMAT == "q5_1":
-        M: tl.constexpr = 2 if FORMAT == "q4_1" else 3
-        least = load_items(planes[M], strides[M], rows, block, inside, EVEN).to(tl.float32)
-        least = spread(least, BN, BLOCKS, 16)
-        low_value, high_value = low_value + least, high_value + least
-    if FORMAT == "q4_k" or FORMAT == "q5_k":
-        Z: tl.constexpr = 2 if FORMAT == "q4_k" else 3
-        d_least = load_items(planes[Z + 2], strides[Z + 2], rows, block // 8, inside, EVEN).to(tl.float32)
-        least = load_items(planes[Z], strides[Z], rows, block, inside, EVEN).to(tl.float32) * d_least
-        least = spread(least, BN, BLOCKS, 16)
-        low_value, high_value = low_value - least, high_value - least
-    return low_value.to(DTYPE), high_value.to(DTYPE)
-
-
-@triton.jit
-def small8(code):
-    """Return the values of 8-bit floats with 4 exponent bits from their codes as u8, in f32."""
-    return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+        HIGH: tl.constexpr = LIFT_HIGH if FOUR else LIFT
+        low = scaled(low, low_scale, least, LIFT, OFFSET, LEAST, BN, BLOCKS, 8, DTYPE)
+        high = scaled(high, high_scale, least, HIGH, OFFSET, LEAST, BN, BLOCKS, 8, DTYPE)
+    return low, high

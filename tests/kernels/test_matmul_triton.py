@@ -1,4 +1,4 @@
-"""matmul on a GPU against exact weights in float64, for every format; without a card in Triton's interpreter."""
+"""matmul on a GPU against exact weights in float64; without a card in Triton's interpreter."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ TOLERANCE = {"fast": 2.0**-7, "f32": 1e-6}
 
 
 def columns_of(name: str) -> int:
-    """Return a K that is no multiple of a tile: with a part of a tile, and for nvfp4 with half a block of 32."""
+    """Return a K that is no multiple of a tile, and for nvfp4 none of 32."""
     return {1: 165, 16: 176, 32: 160, 256: 512}[FORMATS[name].block]
 
 
