@@ -6,6 +6,7 @@ import pytest
 from tiny_model import tokenizer_json
 
 from ftd.engine import loader
+from ftd.ftw import reader
 from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.sink import DirectorySink
 from tests.engine import tiny
@@ -25,7 +26,7 @@ def test_an_imported_checkpoint_computes_what_transformers_does(case: str, tmp_p
     blobs.mkdir()
     sink = DirectorySink(blobs)
     imported = import_safetensors({path.name: path for path in folder.iterdir()}, sink)
-    config = loader.read_config(sink.path(imported.config_digest))
+    config = reader.read_config(sink.path(imported.config_digest))
     paths = {blob.digest: sink.path(blob.digest) for blob in config.blobs}
     weights = loader.read_weights(config, paths, lambda done, total: None).weights
     read = tiny.Tiny(

@@ -10,6 +10,7 @@ import pytest
 
 from ftd.engine import loader, model_config
 from ftd.engine.model import Model
+from ftd.ftw import reader
 from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.sink import DirectorySink
 from ftd.kernels import dispatch
@@ -46,7 +47,7 @@ def model(folder: Path, request: pytest.FixtureRequest, tmp_path_factory: Any) -
     sink = DirectorySink(tmp_path_factory.mktemp("tiny-moe"))
     files = {path.name: path for path in folder.iterdir()}
     imported = import_safetensors(files, sink)
-    config = loader.read_config(sink.path(imported.config_digest))
+    config = reader.read_config(sink.path(imported.config_digest))
     paths = {blob.digest: sink.path(blob.digest) for blob in config.blobs}
     weights = loader.read_weights(config, paths, lambda done, total: None).weights
     with Pool(2) as pool:

@@ -1,16 +1,23 @@
 """SmolLM2 cut into experts, no bit changed: with all of them chosen the answers are the dense model's."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pytest
 from banks import make_bank
 from numpy.typing import NDArray
+from upcycle import upcycle
 
 from ftd.engine import loader, model_config
 from ftd.engine.model import Model
 from ftd.engine.weights import Weights
+from ftd.ftw import reader
 from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.sink import DirectorySink
 from ftd.kernels import dispatch
 from ftd.kernels._pool import Pool
@@ -18,6 +25,7 @@ from ftd.kernels.quant import FORMATS, ExpertBank, QuantMatrix
 
 IDS = np.array([504, 3575, 282, 4649, 314, 260, 7089, 30, 216, 34], np.int32)
 NUM_EXPERTS = 8
+ROOT = Path(__file__).parents[2]
 
 
 def rows(matrix: QuantMatrix, part: int) -> QuantMatrix:
@@ -78,7 +86,7 @@ def logits(architecture: str, hyperparameters: dict[str, Any], weights: Weights)
 def test_experts_of_a_dense_model_add_up_to_it(smollm2_gguf: Path, tmp_path: Path) -> None:
     sink = DirectorySink(tmp_path)
     imported = import_gguf([smollm2_gguf], sink)
-    config = loader.read_config(sink.path(imported.config_digest))
+    config = reader.read_config(sink.path(imported.config_digest))
     paths = {blob.digest: sink.path(blob.digest) for blob in config.blobs}
     weights = loader.read_weights(config, paths, lambda done, total: None).weights
     values = dict(config.hyperparameters)
@@ -103,3 +111,44 @@ def test_columns_are_exact() -> None:
     part = columns(QuantMatrix("q4_0", (4, 256), (codes, scales)), 1)
     np.testing.assert_array_equal(part.planes[0], codes[:, 16:32])
     np.testing.assert_array_equal(part.planes[1], scales[:, 1:2] * np.float16(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_experts", "num_chosen", "how"), [(8, 2, "permuted"), (8, 8, "split")])
+def test_upcycled_files_say_what_the_dense_model_says(
+    smollm2_gguf: Path, tmp_path: Path, num_experts: int, num_chosen: int, how: Literal["permuted", "split"]
+) -> None:
+    """The files of scripts/make-models, brought in as any GGUF: the logits of the dense model."""
+    path = tmp_path / "experts.gguf"
+    upcycle(smollm2_gguf, path, num_experts, num_chosen, how)
+    all_logits = []
+    for source in (smollm2_gguf, path):
+        folder = tmp_path / source.stem
+        folder.mkdir()
+        sink = DirectorySink(folder)
+        imported = import_gguf([source], sink)
+        config = reader.read_config(sink.path(imported.config_digest))
+        paths = {blob.digest: sink.path(blob.digest) for blob in config.blobs}
+        weights = loader.read_weights(config, paths, lambda done, total: None).weights
+        all_logits.append(logits(config.architecture, dict(config.hyperparameters), weights))
+    assert config.experts is not None and config.experts.num_experts == num_experts
+    dense, experts = all_logits
+    assert np.abs(experts - dense).max() < 1e-4 * dense.std()
+    np.testing.assert_array_equal(experts.argmax(axis=1), dense.argmax(axis=1))
+
+
+@pytest.mark.slow
+def test_make_models_writes_checkpoints_that_can_be_brought_in(tmp_path: Path) -> None:
+    """One family through the script; all of them are read in test_moe_checkpoints."""
+    names = ["tiny-qwen3_moe"]
+    command = [sys.executable, str(ROOT / "scripts" / "make-models"), *names, "--out", str(tmp_path / "m")]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert [path.name for path in (tmp_path / "m").iterdir()] == names
+    (tmp_path / "blobs").mkdir()
+    sink = DirectorySink(tmp_path / "blobs")
+    imported = import_safetensors({path.name: path for path in (tmp_path / "m" / names[0]).iterdir()}, sink)
+    assert imported.config.architecture == "qwen3_moe" and imported.config.experts is not None
+    wrong = subprocess.run([*command[:2], "nosuch"], check=False, capture_output=True, text=True)
+    assert wrong.returncode == 1 and wrong.stderr == (
+        "error: unknown model: nosuch\nhint: make-models --list\n"
+    )
