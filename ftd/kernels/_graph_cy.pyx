@@ -15,7 +15,7 @@ from ftd.kernels._attention_cy cimport AttentionArgs, attention_fn, attention_wo
 from ftd.kernels._dequantize_cy cimport fill_matrix
 from ftd.kernels._embedding_cy cimport EmbeddingArgs, embedding_fn
 from ftd.kernels._geglu_cy cimport GegluArgs, geglu_fn
-from ftd.kernels._graph_encoder_cy cimport EncoderOps
+from ftd.kernels._graph_latent_cy cimport LatentOps
 from ftd.kernels._kv_store_cy cimport KvStoreArgs, fill_pages, kv_store_fn
 from ftd.kernels._matmul_cy cimport (
     MatmulArgs, Product, QuantizeArgs, activation_bytes, has_integer_codes, matmul_fn, matmul_scratch_bytes,
@@ -30,7 +30,7 @@ from ftd.kernels._step_cy cimport address_of, aligned, floats_of
 from ftd.kernels._swiglu_cy cimport SwigluArgs, swiglu_fn
 
 
-cdef class CpuGraph(EncoderOps):
+cdef class CpuGraph(LatentOps):
     """A recorded step; see ReferenceGraph. Owns its buffers; keeps weights and pages alive. One thread at a time."""
 
     cdef dict _rope_tables
@@ -198,15 +198,15 @@ cdef class CpuGraph(EncoderOps):
             self._record(rope_table_fn(), args)
         return floats_of(table)
 
-    def rope(self, x, num_heads: int, head_dim: int, inv_freq, scale=1.0) -> None:
-        """Record x = rope(x) with the step's positions."""
+    def rope(self, x, num_heads: int, head_dim: int, inv_freq, scale=1.0, first=0) -> None:
+        """Record x = rope(x) with the step's positions; channels before first of a head stay."""
         self._expect(x, num_heads * head_dim, "tokens")
         expect("inv_freq", inv_freq, "float32", ("C_rot/2",))
-        if not 1 <= inv_freq.shape[0] <= head_dim // 2:
-            raise ValueError(f"inv_freq rotates {2 * inv_freq.shape[0]} channels, a head has {head_dim}")
+        if first < 0 or not 1 <= inv_freq.shape[0] <= (head_dim - first) // 2:
+            raise ValueError(f"inv_freq rotates {2 * inv_freq.shape[0]} channels, a head has {head_dim - first}")
         cdef const float* table = self._rope_table(inv_freq, scale)
         cdef RopeArgs* args = <RopeArgs*>self._new(sizeof(RopeArgs))
-        args.x = args.out = self._data(x)
+        args.x = args.out = self._data(x) + <int>first
         args.table = table
         args.heads = num_heads
         args.channels = head_dim

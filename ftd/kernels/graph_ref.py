@@ -22,6 +22,7 @@ from ftd.kernels.embedding_ref import embedding
 from ftd.kernels.geglu_ref import geglu
 from ftd.kernels.graph_encoder_ref import EncoderOps
 from ftd.kernels.graph_experts_ref import ExpertOps, Routing
+from ftd.kernels.graph_latent_ref import LatentOps
 from ftd.kernels.graph_states_ref import StateOps
 from ftd.kernels.kv_store_ref import check_pages, kv_store
 from ftd.kernels.matmul_ref import matmul
@@ -38,7 +39,7 @@ from ftd.kernels.swiglu_ref import swiglu
 __all__ = ["Buffer", "ReferenceGraph", "Routing", "check_pages"]
 
 
-class ReferenceGraph(EncoderOps, StateOps, ExpertOps):
+class ReferenceGraph(LatentOps, EncoderOps, StateOps, ExpertOps):
     """Records ops and interprets them with the references, one NumPy call an op. One thread at a time."""
 
     def embedding(self, out: Buffer, weight: QuantMatrix, scale: float = 1.0) -> None:
@@ -117,17 +118,21 @@ class ReferenceGraph(EncoderOps, StateOps, ExpertOps):
         self._expect(gate, x.width, x.rows)
         self._record(lambda step: self._write(out, sigmoid_gate(self.view(x), self.view(gate))))
 
-    def rope(self, x: Buffer, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0) -> None:
-        """Record x = rope(x) with the step's positions."""
+    def rope(
+        self, x: Buffer, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0, first: int = 0
+    ) -> None:
+        """Record x = rope(x) with the step's positions; channels before ``first`` of a head stay."""
         self._expect(x, num_heads * head_dim, "tokens")
         expect("inv_freq", inv_freq, "float32", ("C_rot/2",))
-        if 2 * inv_freq.shape[0] > head_dim:
-            raise ValueError(f"inv_freq rotates {2 * inv_freq.shape[0]} channels, a head has {head_dim}")
+        if first < 0 or 2 * inv_freq.shape[0] > head_dim - first:
+            raise ValueError(
+                f"inv_freq rotates {2 * inv_freq.shape[0]} channels, a head has {head_dim - first}"
+            )
 
         def run(step: Step) -> None:
             rows = self.view(x)
             heads = rows.reshape(-1, num_heads, head_dim)
-            rows[:] = rope(heads, step.positions, inv_freq, scale).reshape(rows.shape)
+            heads[:, :, first:] = rope(heads[:, :, first:], step.positions, inv_freq, scale)
 
         self._record(run)
 
