@@ -1,8 +1,8 @@
 // sigmoid_gate, over rows * width items as one run.
 
-// Neither exponential overflows, and one of them is 1.
+// Neither exponential overflows, and one of them is 1. min returns its second operand for NaN, which stays NaN.
 static inline vf opened(vf x, vf gate) {
-    const vf p = exp(min(gate, zero())), m = exp(min(sub(zero(), gate), zero()));
+    const vf p = exp(min(zero(), gate)), m = exp(min(zero(), sub(zero(), gate)));
     return mul(x, div(p, add(p, m)));
 }
 
