@@ -55,6 +55,7 @@ def test_a_whole_file() -> None:
     ],
 )
 def test_encodings_and_line_ends_do_not_matter(data: bytes) -> None:
+    """MOD-1."""
     assert parse_modelfile(data) == parse_modelfile(WHOLE.encode())
 
 
@@ -91,6 +92,7 @@ def test_values(value: str, expected: str) -> None:
     ],
 )
 def test_errors_name_file_line_and_text(text: str, line: int, message: str) -> None:
+    """MOD-1."""
     with pytest.raises(InvalidModelfile) as caught:
         parse_modelfile(text.encode(), "my.Modelfile")
     assert caught.value.message.startswith(f"my.Modelfile: (line {line}): ")

@@ -73,6 +73,7 @@ def test_tokens_that_swallow_blanks_do_so(flag: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["hi", "<s>hi", "<s><s>hi", ""])
 def test_there_is_exactly_one_bos(text: str) -> None:
+    """TOK-3."""
     for prompt in (text, Rendered(text, "", TOKENIZER.control_texts())):
         ids = TOKENIZER.encode_rendered(prompt)
         assert ids[0] == 0 and ids.count(0) == 1

@@ -28,11 +28,13 @@ def test_the_table_has_ollamas_columns(cli, api: FakeApi, verb: str) -> None:
 
 
 def test_a_prefix_filters_without_regard_to_case(cli, api: FakeApi) -> None:
+    """CLI-1."""
     api.answers["GET /api/tags"] = {"models": MODELS}
     assert cli("list", "-q", "SMOL").stdout == "smollm2:latest\n"
 
 
 def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
+    """CLI-1."""
     api.answers["GET /api/tags"] = {"models": MODELS}
     assert json.loads(cli("ls", "--json").stdout) == MODELS
 

@@ -42,6 +42,7 @@ def test_the_table_has_ollamas_columns(cli, api: FakeApi) -> None:
 
 
 def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
+    """CLI-1."""
     models = [loaded("a:latest", soon(minutes=1))]
     api.answers["GET /api/ps"] = {"models": models}
     assert json.loads(cli("ps", "--json").stdout) == models

@@ -1,0 +1,427 @@
+"""Rows of ``rows.py`` over real sockets with scripted engines; a test is named after its row."""
+
+import asyncio
+import hashlib
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import gguf_bytes
+import ollama
+import pytest
+from fake_engine import fake_command
+from live_daemon import running
+from tiny_model import CHATML, HERMES, THINKING, add_model, ids_of
+
+USER = [{"role": "user", "content": "hi"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "write",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "n": {"type": "integer"}},
+        },
+    },
+}
+ANTHROPIC_TOOL = {"name": "write", "input_schema": TOOL["function"]["parameters"]}
+BODIES = {
+    "/api/chat": {"messages": USER, "stream": False},
+    "/api/generate": {"prompt": "hi", "stream": False},
+    "/api/embed": {"input": "hi"},
+    "/api/embeddings": {"prompt": "hi"},
+    "/v1/chat/completions": {"messages": USER},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/embeddings": {"input": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": USER, "max_tokens": 9},
+}
+CHATS = ("/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+TYPESCRIPT = "export const a = {\n  b: `${c}`,\n};\n" * 20
+
+
+def says(text, **more):
+    return fake_command(reply=text if isinstance(text, list) else ids_of(text), **more)
+
+
+class Scripted:
+    """A daemon whose one engine answers with whatever text a test gives it."""
+
+    def __init__(self, daemon, control):
+        self.daemon, self.control, self.worker = daemon, control, None
+
+    async def post(self, path, body, reply):
+        """Send a request, let the engine answer ``reply``, return the response."""
+        asked = asyncio.create_task(self.daemon.post(path, {"model": "tiny", **body}))
+        if self.worker is None:
+            self.worker = await self.control.next_worker()
+            self.worker.ready()
+        message = await self.worker.received("generate")
+        for token in ids_of(reply):
+            self.worker.send("tokens", request_id=message["request_id"], ids=[token])
+        self.worker.finish(message["request_id"], output_tokens=len(ids_of(reply)))
+        while not asked.done() and not self.worker.reader.at_eof():
+            done, _ = await asyncio.wait({asked}, timeout=5)
+            assert done, "no answer"
+        return await asked
+
+
+def text_of(path, answer):
+    """The content of an answer that was not streamed."""
+    if path == "/api/chat":
+        return answer["message"]["content"]
+    if path == "/api/generate":
+        return answer["response"]
+    if path == "/v1/chat/completions":
+        return answer["choices"][0]["message"]["content"]
+    if path == "/v1/responses":
+        parts = [item["content"][0]["text"] for item in answer["output"] if item["type"] == "message"]
+        return "".join(parts)
+    return "".join(block.get("text", "") for block in answer["content"])
+
+
+async def test_api_1_keep_alive_is_honoured_everywhere(tmp_path):
+    async with running(tmp_path) as daemon:
+        for path, more in BODIES.items():
+            body = {"model": "tiny", **more}
+            await daemon.json(path, body | {"keep_alive": "30s"})
+            (model,) = (await daemon.json("/api/ps"))["models"]
+            left = datetime.fromisoformat(model["expires_at"]) - datetime.now(UTC)
+            assert timedelta(seconds=10) < left < timedelta(seconds=31), path
+        for path, more in BODIES.items():
+            await daemon.json(path, {"model": "tiny", **more, "keep_alive": 0})
+            assert (await daemon.json("/api/ps"))["models"] == [], path
+
+
+async def test_api_3_show_has_what_clients_require(tmp_path):
+    async with running(tmp_path, models=()) as daemon:
+        add_model(daemon.store, "plain")
+        add_model(daemon.store, "bare", template="")
+        add_model(daemon.store, "system", system="Be brief.", parameters={"temperature": 0.5, "stop": ["x"]})
+        add_model(daemon.store, "embedder", template="", **{"llama.pooling_type": 1})
+        client = ollama.AsyncClient(daemon.url)
+        listed = (await client.list()).models
+        assert len(listed) == 4
+        for model in listed:
+            shown = await client.show(model.model)
+            assert shown.modelinfo and shown.details.family == "llama" and shown.modified_at
+            raw = await daemon.json("/api/show", {"model": model.model})
+            assert {"modelfile", "details", "model_info", "modified_at", "capabilities"} <= raw.keys()
+
+
+async def test_api_5_num_ctx_and_think_on_v1(tmp_path):
+    async with running(tmp_path, says("<think>hm</think>yes"), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=THINKING, context_length=32768)
+        body = {"model": "tiny", "messages": USER, "options": {"num_ctx": 16384}, "think": True}
+        answer = await daemon.json("/v1/chat/completions", body)
+        assert answer["choices"][0]["message"]["reasoning"] == "hm"
+        (model,) = (await daemon.json("/api/ps"))["models"]
+        assert model["context_length"] == 16384
+        long = [{"role": "user", "content": "x" * 6000}]
+        answer = await daemon.json("/v1/chat/completions", body | {"messages": long})
+        assert answer["usage"]["prompt_tokens"] > 6000
+        refused = await daemon.json("/v1/chat/completions", body | {"think": 3}, status=400)
+        assert "think" in refused["error"]["message"]
+
+
+async def test_api_6_a_chat_during_a_load_waits(tmp_path, control):
+    async with running(tmp_path, control.command()) as daemon:
+        asked = asyncio.create_task(daemon.json("/api/chat", {"model": "tiny", **BODIES["/api/chat"]}))
+        worker = await control.next_worker()
+        assert (await daemon.get("/health")).status == 200
+        assert (await daemon.get("/ready")).status in (200, 503)
+        assert not asked.done()
+        worker.ready()
+        message = await worker.received("generate")
+        worker.send("tokens", request_id=message["request_id"], ids=ids_of("ok"))
+        worker.finish(message["request_id"], output_tokens=2)
+        assert (await asked)["message"]["content"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "reply", ["Hello", '<tool_call>{"name": "write", "arguments": {"path": "a"}}</tool_call>']
+)
+async def test_str_1_exactly_one_end(tmp_path, reply):
+    async with running(tmp_path, says(reply), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES)
+        response = await daemon.post("/api/chat", {"model": "tiny", "messages": USER, "tools": [TOOL]})
+        lines = [json.loads(line) for line in (await response.text()).splitlines()]
+        assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+
+
+async def test_str_1_a_call_that_grows_is_not_silence(tmp_path, monkeypatch):
+    """STR-1: while a long call is collected, objects without text say that the answer goes on."""
+    monkeypatch.setattr("ftd.daemon.completion.SILENCE_NS", 0)
+    call = f"<tool_call>{json.dumps({'name': 'write', 'arguments': {'path': TYPESCRIPT}})}</tool_call>"
+    async with running(tmp_path, says(call), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES)
+        response = await daemon.post("/api/chat", {"model": "tiny", "messages": USER, "tools": [TOOL]})
+        lines = [json.loads(line) for line in (await response.text()).splitlines()]
+        assert len(lines) > len(call) // 2
+        (calls,) = [line["message"]["tool_calls"] for line in lines if "tool_calls" in line["message"]]
+        assert calls[0]["function"]["arguments"]["path"] == TYPESCRIPT
+
+
+ENDS = {
+    "/api/chat": rb'^\{"error":"[^"]+"',
+    "/v1/chat/completions": rb'^data: \{"error":\{"message":',
+    "/v1/messages": rb"^event: error$",
+    "/v1/responses": rb"^event: error$",
+}
+
+
+async def test_str_3_a_failure_in_mid_stream_is_told(tmp_path):
+    async with running(tmp_path, says("abcdefgh", crash_after=5, interval_s=0.01)) as daemon:
+        for path, end in ENDS.items():
+            body = {"model": "tiny", **BODIES[path], "stream": True}
+            text = await (await daemon.post(path, body)).read()
+            assert b"a" in text and re.search(end, text, re.MULTILINE), text
+            assert not text.rstrip().endswith(b"[DONE]")
+
+
+MALFORMED = (
+    '<tool_call>{"name": "write", "arguments": {"path": "a"}}]</tool_call>',
+    f'<tool_call>{{"name": "write", "arguments": {{"path": "{TYPESCRIPT}"}}}}</tool_call>',
+    '<tool_call>{"name": "write", "arguments": {"path": "a"}</tool_call>',
+    "<tool_call>{'name': 'write', 'arguments': {'path': 'a'}}</tool_call>",
+    # from here on they are content
+    '<tool_call>{"name": write}</tool_call>',
+    '<tool_call>{"name": "write", "argu',
+    "<tool_call></tool_call>",
+    "</tool_call>",
+    '<tool_call>[[[[[{"name":',
+)
+
+
+NUM_REPAIRED = 4
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_tool_4_malformed_calls_are_repaired_or_content(tmp_path, control, path, is_stream):
+    async with running(tmp_path, control.command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES)
+        scripted = Scripted(daemon, control)
+        tools = [ANTHROPIC_TOOL] if path == "/v1/messages" else [TOOL]
+        if path == "/v1/responses":
+            tools = [{"type": "function", **TOOL["function"]}]
+        body = {**BODIES[path], "tools": tools, "stream": is_stream, "max_tokens": 4000}
+        for idx, reply in enumerate(MALFORMED):
+            response = await scripted.post(path, body, reply)
+            text = await response.text()
+            assert response.status == 200 and '"error":{' not in text, text
+            if not is_stream:
+                assert "write" in text if idx < NUM_REPAIRED else text_of(path, json.loads(text)), text
+
+
+async def test_tool_7_a_gguf_whose_template_knows_tools_has_tools(tmp_path):
+    """The template comes with the file; nobody writes one."""
+    metadata, tensors = gguf_bytes.model(**{"tokenizer.chat_template": HERMES})
+    data = gguf_bytes.gguf(metadata, tensors)
+    async with running(tmp_path, says("ok"), models=()) as daemon:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=data)
+        body = {"model": "own", "files": {"m.gguf": digest}, "stream": False}
+        await daemon.json("/api/create", body)
+        shown = await daemon.json("/api/show", {"model": "own"})
+        assert "tools" in shown["capabilities"]
+        response = await daemon.post("/api/chat", {"model": "own", "messages": USER, "tools": [TOOL]})
+        assert response.status == 200
+
+
+THOUGHTS = (
+    "<think>secret</think>yes",
+    "<think>secret</think>\n\nyes",
+    "yes",
+    "</think>yes",
+    "\n</think>\n\nyes",
+)
+
+
+@pytest.mark.parametrize("think", [True, False, None, "low"])
+@pytest.mark.parametrize("with_tools", [False, True])
+async def test_think_1_no_thinking_in_content(tmp_path, control, think, with_tools):
+    """In generate and chat, streamed and not; what is thought though it was not to be is in ``thinking``."""
+    async with running(tmp_path, control.command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES + "{# <think> </think> #}")
+        scripted = Scripted(daemon, control)
+        for reply in THOUGHTS:
+            if think is not False and reply.lstrip().startswith("</think>"):
+                continue  # a closing tag alone, where thinking is on, is the model's own text
+            for path in ("/api/chat", "/api/generate"):
+                body = {**BODIES[path]} | ({} if think is None else {"think": think})
+                if with_tools and path == "/api/chat":
+                    body["tools"] = [TOOL]
+                whole = json.loads(await (await scripted.post(path, body, reply)).text())
+                response = await scripted.post(path, body | {"stream": True}, reply)
+                lines = [json.loads(line) for line in (await response.text()).splitlines()]
+                streamed = "".join(text_of(path, line) for line in lines)
+                assert text_of(path, whole).strip() == "yes" and streamed.strip() == "yes"
+
+
+@pytest.mark.parametrize(("template", "thinks"), [(THINKING, True), (CHATML, False)])
+async def test_think_2_capability_flag_and_answer_agree(tmp_path, template, thinks):
+    async with running(tmp_path, says("<think>hm</think>yes"), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=template)
+        shown = await daemon.json("/api/show", {"model": "tiny"})
+        assert ("thinking" in shown["capabilities"]) == thinks
+        body = {"model": "tiny", **BODIES["/api/chat"], "think": True}
+        answer = await daemon.json("/api/chat", body, status=200 if thinks else 400)
+        assert answer["message"]["thinking"] == "hm" if thinks else "does not support" in answer["error"]
+
+
+async def test_emb_1_long_input_is_cut_and_reported_or_refused(tmp_path):
+    async with running(tmp_path) as daemon:
+        body = {"model": "tiny", "input": "a" * 600, "options": {"num_ctx": 256}}
+        cut = await daemon.json("/api/embed", body)
+        assert cut["truncated_tokens"] == 344
+        own = await daemon.json("/api/embed", body | {"input": "a" * 256})
+        assert cut["embeddings"] == own["embeddings"]
+        assert await daemon.json("/api/embed", body | {"truncate": True}) | {"x": 1}
+        refused = await daemon.json("/api/embed", body | {"truncate": False}, status=400)
+        assert "600" in refused["error"] and "256" in refused["error"]
+
+
+async def test_ctx_1_nothing_of_a_prompt_is_lost_in_silence(tmp_path):
+    """The engine answers with its prompt: the secret of the first line comes back, or the loss is told."""
+    text = "the secret is 4711\n" + "x" * 1500
+    async with running(tmp_path, fake_command()) as daemon:
+        for path in (*CHATS, "/api/generate", "/v1/completions"):
+            body = {"model": "tiny", **BODIES[path], "options": {"num_ctx": 1024}}
+            body |= {"messages": [{"role": "user", "content": text}]} if "messages" in body else {}
+            body |= {"input": text} if "input" in body else {"prompt": text} if "prompt" in body else {}
+            response = await daemon.post(path, body)
+            answer = await response.text()
+            if response.status == 200:
+                assert "4711" in answer or json.loads(answer)["truncated_tokens"] > 400
+            else:
+                assert response.status == 400 and "1024" in answer and re.search(r"15\d\d", answer)
+            # One message that does not fit cannot be cut either
+            assert path == "/api/generate" or response.status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/api/chat", "the prompt is longer than the context length"),
+        ("/v1/chat/completions", "context_length_exceeded"),
+        ("/v1/responses", "context_length_exceeded"),
+        ("/v1/messages", "prompt is too long"),
+    ],
+)
+async def test_ctx_3_a_tool_result_that_does_not_fit(tmp_path, path, words):
+    result = "y" * 12000
+    call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": {}}}
+    turns = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    body = {"model": "tiny", **BODIES[path], "options": {"num_ctx": 4096}, "truncate": False}
+    if path == "/api/chat":
+        body["messages"] = [*turns, {"role": "tool", "content": result, "tool_name": "write"}]
+    elif path == "/v1/chat/completions":
+        call["function"]["arguments"] = "{}"
+        body["messages"] = [*turns, {"role": "tool", "content": result, "tool_call_id": "c1"}]
+    elif path == "/v1/responses":
+        called = {"type": "function_call", "call_id": "c1", "name": "write", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c1", "output": result}
+        body["input"] = [{"role": "user", "content": "hi"}, called, output]
+    else:
+        use = {"type": "tool_use", "id": "c1", "name": "write", "input": {}}
+        block = {"type": "tool_result", "tool_use_id": "c1", "content": result}
+        answer = {"role": "assistant", "content": [use]}
+        body["messages"] = [*USER, answer, {"role": "user", "content": [block]}]
+    async with running(tmp_path, models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES, context_length=8192)
+        response = await daemon.post(path, body)
+        text = await response.text()
+        assert response.status == 400 and words in text and "4096" in text
+
+
+@pytest.mark.parametrize("num_parallel", [1, 4])
+async def test_ctx_4_the_window_that_is_told_is_the_one_a_request_has(tmp_path, num_parallel, monkeypatch):
+    monkeypatch.setenv("FTD_NUM_PARALLEL", str(num_parallel))
+    async with running(tmp_path, fake_command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", context_length=98304)
+        body = {"model": "tiny", "prompt": "hi", "stream": False, "raw": True}
+        await daemon.json("/api/generate", body | {"options": {"num_ctx": 98304}})
+        (model,) = (await daemon.json("/api/ps"))["models"]
+        window = model["context_length"]
+        shown = await daemon.json("/api/show", {"model": "tiny"})
+        assert window == 98304 == shown["details"]["context_length"]
+        long = body | {"prompt": "z" * (window - 256), "truncate": False, "options": {"num_predict": 3}}
+        answers = await asyncio.gather(*(daemon.json("/api/generate", long) for _ in range(num_parallel)))
+        assert all(answer["prompt_eval_count"] == window - 256 for answer in answers)
+
+
+async def test_keep_1_a_smaller_or_no_window_uses_what_is_loaded(tmp_path, control):
+    async with running(tmp_path, control.command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", context_length=32768)
+        worker = None
+        for options in ({"num_ctx": 16384}, {}, {"num_ctx": 2048}, {"num_ctx": 16384}):
+            body = {"model": "tiny", **BODIES["/api/chat"], "options": options}
+            asked = asyncio.create_task(daemon.json("/api/chat", body))
+            if worker is None:
+                worker = await control.next_worker()
+                worker.ready(16384)
+            message = await worker.received("generate")  # the same process, without another load
+            worker.finish(message["request_id"])
+            await asked
+
+
+ORDERS = {
+    "codex": ["developer", "developer", "user", "assistant", "developer", "user"],
+    "claude code": ["system", "user", "system", "assistant", "user"],
+    "opencode": ["system", "system", "user", "assistant", "user"],
+    "starts with an answer": ["assistant", "user"],
+    "two users": ["system", "user", "user"],
+    "only a system": ["system"],
+    "ends with a system": ["user", "system"],
+}
+
+
+async def test_mod_3_roles_in_any_order(tmp_path):
+    """With a template that refuses all but user and assistant by turns, after one system message."""
+    strict = (
+        "{% if messages[0].role == 'system' %}{{ messages[0].content }}\n"
+        "{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}"
+        "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}"
+        "{% endif %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+    )
+    async with running(tmp_path, fake_command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=strict)
+        for name, order in ORDERS.items():
+            messages = [{"role": role, "content": f"word{idx}"} for idx, role in enumerate(order)]
+            for path in ("/api/chat", "/v1/chat/completions"):
+                answer = await daemon.json(path, {"model": "tiny", "messages": messages, "stream": False})
+                said = text_of(path, answer)
+                assert all(f"word{idx}" in said for idx in range(len(messages))), (name, said)
+
+
+async def test_mod_4_from_alone_brings_template_and_end(tmp_path):
+    metadata, tensors = gguf_bytes.model(**{"tokenizer.chat_template": CHATML})
+    data = gguf_bytes.gguf(metadata, tensors)
+    async with running(tmp_path, models=()) as daemon:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=data)
+        await daemon.json("/api/create", {"model": "own", "files": {"m.gguf": digest}, "stream": False})
+        body = {"model": "own", **BODIES["/api/chat"], "_debug_render_only": True}
+        shown = await daemon.json("/api/chat", body)
+        assert (
+            shown["_debug_info"]["rendered_template"]
+            == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        )
+
+
+EMOJI = "👩‍👩‍👧‍👦🇸🇪 한국어 ནམ་"
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
+async def test_tok_1_no_character_is_split(tmp_path, path):
+    """For each limit: the stream is the whole; only a character cut by the limit is a U+FFFD, at the end."""
+    data = EMOJI.encode()
+    async with running(tmp_path, says(list(data))) as daemon:
+        for limit in range(1, 41, 3):
+            body = {"model": "tiny", **BODIES[path], "options": {"num_predict": limit}}
+            whole = text_of(path, await daemon.json(path, body))
+            lines = (await (await daemon.post(path, body | {"stream": True})).text()).splitlines()
+            pieces = [text_of(path, json.loads(line)) for line in lines]
+            assert "".join(pieces) == whole == data[:limit].decode("utf-8", "replace")
+            assert not any("\ufffd" in piece for piece in pieces[:-2])
