@@ -40,6 +40,22 @@ ROWS = {
     "CLI-1": "read commands have --json, lists have names only; failures have a status",
 }
 
+# What clients in use send and expect
+CLIENTS = {
+    "CLIENT-1": "Codex wants a version of at least 0.13.4 and brings tools of unknown types",
+    "CLIENT-2": "Claude Code sends system messages in the middle, and fields of its own servers",
+    "CLIENT-3": "Claude Code's first line changes with each conversation; the prompt must not",
+    "CLIENT-4": "OpenClaw takes its last message back: the prompt is reused up to there",
+    "CLIENT-5": "OpenClaw wants no truncation, no shift, no thinking and a window of 32768",
+    "CLIENT-6": "Open WebUI sends 36 tools, and asks for a title at the same time",
+    "CLIENT-7": "Open WebUI's stop button closes the socket: the answer is cancelled",
+    "CLIENT-8": "errors come before the headers where they can",
+    "CLIENT-9": "each client writes pull in its own way; delete has a body",
+    "CLIENT-10": "blobs are posted without asking first",
+    "CLIENT-11": "empty tools, an empty format and options of null are harmless",
+    "CLIENT-12": "unknown paths are 404; models have Anthropic's shape for Anthropic's clients",
+}
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -52,7 +68,7 @@ def named_rows(folder: Path = TESTS) -> dict[str, list[str]]:
                 continue
             if not node.name.startswith("test_"):
                 continue
-            texts = re.findall(r"\b[A-Z]{3,5}-\d+\b", ast.get_docstring(node) or "")
+            texts = re.findall(r"\b[A-Z]{3,6}-\d+\b", ast.get_docstring(node) or "")
             if match := re.match(r"test_([a-z]+)_(\d+)_", node.name):
                 texts.append(f"{match[1].upper()}-{match[2]}")
             for row in set(texts):
@@ -62,7 +78,7 @@ def named_rows(folder: Path = TESTS) -> dict[str, list[str]]:
 
 if __name__ == "__main__":
     names = named_rows()
-    for row, text in ROWS.items():
-        print(f"{row:8} {text}")
+    for row, text in (ROWS | CLIENTS).items():
+        print(f"{row:9} {text}")
         for test in names.get(row, ["(no test)"]):
-            print(f"         {test}")
+            print(f"          {test}")
