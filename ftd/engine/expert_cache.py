@@ -40,8 +40,8 @@ Ids = NDArray[np.int64]
 class Clock:
     """The weight of a use now: it doubles every ``half_life`` steps, which is how older ones lose half.
 
-    weight = round(2^(16 + age / half_life)); at an age of 24 half-lives ``advance`` returns 24, by which all
-    scores are to be shifted right, and begins again.
+    ``weights``, of the ages within one half-life, are round(2^(16 + age / half_life)); at an age of 24
+    half-lives ``advance`` returns 24, by which all scores are to be shifted right, and begins again.
     """
 
     def __init__(self, half_life_steps: int) -> None:
@@ -49,21 +49,21 @@ class Clock:
             raise InvalidOption(
                 f"half-life is not between 1 and {MAX_HALF_LIFE_STEPS} steps: {half_life_steps}"
             )
-        self._weights = [
+        self.weights = tuple(
             round(2 ** (FRACTION_BITS + age / half_life_steps)) for age in range(half_life_steps)
-        ]
+        )
         self._age = 0
 
     @property
     def weight(self) -> int:
         """What one use adds to a score in this step."""
-        half_lives, rest = divmod(self._age, len(self._weights))
-        return self._weights[rest] << half_lives
+        half_lives, rest = divmod(self._age, len(self.weights))
+        return self.weights[rest] << half_lives
 
     def advance(self) -> int:
         """Begin the next step; return how many bits to shift every score right."""
         self._age += 1
-        if self._age < EPOCH_HALF_LIVES * len(self._weights):
+        if self._age < EPOCH_HALF_LIVES * len(self.weights):
             return 0
         self._age = 0
         return EPOCH_HALF_LIVES

@@ -10,6 +10,8 @@ A value that vanishes into a fused op must not be read by anybody before it is w
 Results that no op reads (hidden states, logits) are never among them.
 """
 
+from dataclasses import replace
+
 from ftd.kernels.cuda_program import (
     Add,
     AddNorm,
@@ -116,20 +118,9 @@ def _expert_sum(program: list[Op], start: int) -> tuple[list[Op], int] | None:
     experts, add = program[start], program[start + 1]
     if not isinstance(experts, Experts) or not isinstance(add, Add) or add.x is not experts.out:
         return None
-    if add.out is experts.x or not _is_dead(experts.out, program[start + 2 :]):
+    if experts.add or add.out is experts.x or not _is_dead(experts.out, program[start + 2 :]):
         return None
-    fused = Experts(
-        add.out,
-        experts.x,
-        experts.routing,
-        experts.bank,
-        experts.activation,
-        experts.limit,
-        experts.precision,
-        add=True,
-        scale=add.scale,
-    )
-    return [fused], 2
+    return [replace(experts, out=add.out, add=True, scale=add.scale)], 2
 
 
 def _add_norm(program: list[Op], start: int) -> tuple[list[Op], int] | None:

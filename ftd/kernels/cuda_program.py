@@ -4,7 +4,7 @@ Buffers are handles until ``CudaGraph.finish`` gives them memory. An op launches
 and never waits for the device, so that a program can be captured.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,6 +20,8 @@ from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.embedding_triton import embedding
 from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.gated_matmul_triton import gated_matmul
 from ftd.kernels.geglu_triton import geglu
 from ftd.kernels.kv_store_triton import kv_store
@@ -334,6 +336,7 @@ class Experts(Op):
     precision: str
     add: bool = False
     scale: float = 1.0
+    workspace: Workspace | None = None
 
     @property
     def added(self) -> list[DeviceBuffer]:
@@ -342,19 +345,64 @@ class Experts(Op):
 
     def run(self, step: DeviceStep) -> None:
         num = step.num_tokens
+        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
+        x, out = self.x.rows(step), self.out.rows(step)
+        self._compute(x, ids, weights, self.bank, out, self.add, self.routing.uses)
+
+    def _compute(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        bank: DeviceBank,
+        out: torch.Tensor,
+        add: bool,
+        uses: torch.Tensor | None = None,
+    ) -> None:
         expert_ffn(
-            self.x.rows(step),
-            self.routing.ids[:num],
-            self.routing.weights[:num],
-            self.bank,
+            x,
+            ids,
+            weights,
+            bank,
             self.activation,
             self.limit,
             self.precision,
-            out=self.out.rows(step),
-            add=self.add,
+            out=out,
+            add=add,
             add_scale=self.scale,
-            uses=self.routing.uses,
+            workspace=self.workspace,
+            uses=uses,
         )
+
+
+@dataclass(eq=False)
+class CachedExperts(Experts):
+    """The same with banks in host memory: experts compute from the slots of a pool.
+
+    Few tokens: those that are in slots compute while the others are fetched. Many: layers are staged.
+    """
+
+    pool: ExpertPool = field(kw_only=True)
+    row: int = field(kw_only=True)
+
+    def run(self, step: DeviceStep) -> None:
+        num, pool = step.num_tokens, self.pool
+        x, out = self.x.rows(step), self.out.rows(step)
+        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
+        if pool.takes(num):
+            if self.row == 0:
+                pool.advance()
+            placement = pool.place(self.row, ids)
+            self._compute(x, placement.hits, weights, self.bank, out, self.add)
+            pool.join()
+            self._compute(x, placement.fills, weights, self.bank, out, True)
+            return
+        if self.row == 0:
+            pool.begin_layers()
+        pool.await_layer(self.row)
+        bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
+        self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
+        pool.leave_layer(self.row)
 
 
 @dataclass(eq=False)

@@ -24,6 +24,8 @@ from ftd.kernels.cuda_program import DeviceBuffer, DeviceRouting, Op
 from ftd.kernels.cuda_step import DeviceStep, StepMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_ref import check_bank
+from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.quant import FORMATS, ExpertBank, QuantMatrix
 from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.shapes import expect
@@ -52,7 +54,9 @@ class CudaGraph:
         max_pages_per_sequence: int,
         precision: Literal["fast", "f32"] = "fast",
         device: str = "cuda",
+        experts: ExpertPool | None = None,
     ) -> None:
+        self._experts = experts
         self._limits = Limits(
             max_tokens=max_tokens,
             max_sequences=max_sequences,
@@ -229,9 +233,15 @@ class CudaGraph:
         width, _ = check_bank(bank, activation)
         if (x.width, out.width, routing.num_experts) != (width, width, bank.num_experts):
             raise ValueError(f"experts of layer {bank.layer} do not fit their buffers or router")
+        options = (activation, limit, self._precision)
+        if self._experts is not None and bank.records.nbytes:
+            row = self._experts.add(bank)
+            slots = self._experts.by_slot(bank.layer, self._experts.matrices(bank))
+            self._record(ops.CachedExperts(out, x, routing, slots, *options, pool=self._experts, row=row))
+            return
         placed = self._allocate(lambda: DeviceBank.upload(bank, self._device))
         self.weight_bytes += bank.records.nbytes or sum(m.num_bytes for m in placed.matrices.values())
-        self._record(ops.Experts(out, x, routing, placed, activation, limit, self._precision))
+        self._record(ops.Experts(out, x, routing, placed, *options))
 
     def routed(self, routing: DeviceRouting) -> tuple[Ints, Floats]:
         """Return ids and weights [T, K] of the last step."""
@@ -251,6 +261,7 @@ class CudaGraph:
         """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
         self._program = fuse(self._program)
         self._allocate(self._place_buffers)
+        self._allocate(self._place_workspace)
         self._vectors.clear()
         self._matrices.clear()
         self._finished = True
@@ -365,6 +376,22 @@ class CudaGraph:
                 group, torch.split(wide, [each.width for each in group], 1), strict=True
             ):
                 each.tensor = columns
+
+    def _place_workspace(self) -> None:
+        """Give all layers of experts one workspace that the largest step fits."""
+        layers = [op for op in self._program if isinstance(op, ops.Experts)]
+        if not layers:
+            return
+        sizes = [
+            (op.routing.num_chosen, op.bank.num_experts, *op.bank.matrices["down"].shape) for op in layers
+        ]
+        chosen, experts, width, inner = (max(each) for each in zip(*sizes, strict=True))
+        workspace = Workspace.make(
+            self._limits.max_tokens, chosen, experts, width, inner, self._precision, self._device
+        )
+        self._buffer_bytes += workspace.num_bytes
+        for op in layers:
+            op.workspace = workspace
 
     def _can_stack(self, outs: tuple[DeviceBuffer, ...], weights: list[QuantMatrix]) -> bool:
         if len(outs) == 1:

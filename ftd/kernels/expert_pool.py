@@ -1,0 +1,211 @@
+"""Slots for experts on a card that holds fewer of them than the model has; the banks stay in host memory.
+
+    slots   [R + 2E, S] u8     R resident, of all layers │ 2E staged: nothing in them outlives a step
+
+A decode step asks ``residency_triton`` where each routed expert is; the missing ones are fetched by a kernel
+that reads pinned host memory, while the experts that are there compute. One that is not hot enough to stay is
+fetched to a staged slot. A prefill of many tokens uses nearly all experts of a layer: the copy engine brings
+those that are in no slot to one half of the staged slots while the layer before computes from the other half;
+what is resident is read in place.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ftd.errors import OutOfMemory
+from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.fill_triton import fill
+from ftd.kernels.quant import BankMatrix, ExpertBank
+from ftd.kernels.residency_triton import MAX_PAIRS, Placement, Residency, access, advance
+
+# Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
+EPOCH_HALF_LIVES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """Sizes and policy of a pool.
+
+    num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
+    of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
+    as ``expert_cache.Clock`` has it. policy: lru or decayed.
+    """
+
+    num_layers: int
+    num_experts: int
+    record_bytes: int
+    num_slots: int
+    quota: tuple[int, ...]
+    weights: tuple[int, ...]
+    policy: str = "decayed"
+
+    @property
+    def num_staged(self) -> int:
+        """Slots for two whole layers."""
+        return 2 * self.num_experts
+
+    @property
+    def num_places(self) -> int:
+        """All slots."""
+        return self.num_slots + self.num_staged
+
+
+class ExpertPool:
+    """Owns slots and residency on ``device`` and pins the banks that it is given. One thread at a time."""
+
+    def __init__(self, config: PoolConfig, max_rows: int, num_chosen: int, device: str) -> None:
+        self.config = config
+        self.device = device
+        self._banks: list[torch.Tensor] = []
+        self._pinned: dict[int, int] = {}
+        places = config.num_places
+        self._slots = torch.empty((places, config.record_bytes), dtype=torch.uint8, device=device)
+        self._bases = torch.zeros(config.num_layers, dtype=torch.int64, device=device)
+        self._identity = torch.arange(places, dtype=torch.int32, device=device)
+        total = config.num_layers * config.num_experts
+        self.state = Residency.make(total, config.num_slots, config.quota, config.weights, device)
+        self._max_rows = min(max_rows, MAX_PAIRS // num_chosen)
+        self._placements = {
+            rows: Placement.make(rows, num_chosen, device) for rows in range(1, self._max_rows + 1)
+        }
+        self._copies = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._held = np.full(total, -1, np.int32)
+        self._staged: dict[int, torch.cuda.Event | None] = {}
+
+    def add(self, bank: ExpertBank) -> int:
+        """Pin ``bank``, fill its share of the slots and return its row; banks come in the order of layers."""
+        row, config = len(self._banks), self.config
+        if row == config.num_layers:
+            raise ValueError(f"the pool is made for {config.num_layers} layers")
+        if bank.records.shape != (config.num_experts, config.record_bytes):
+            raise ValueError(f"records of layer {bank.layer} are {list(bank.records.shape)}")
+        records = torch.from_numpy(bank.records)
+        self._pin(records)
+        self._banks.append(records)
+        self._bases[row] = records.data_ptr()
+        first = row * config.num_slots // config.num_layers
+        end = (row + 1) * config.num_slots // config.num_layers
+        count = min(end - first, config.num_experts)
+        self._slots[first : first + count].copy_(records[:count])
+        flat = torch.arange(count, dtype=torch.int32, device=self.device) + row * config.num_experts
+        self.state.owner_of[first : first + count] = flat
+        self.state.slot_of[row * config.num_experts :][:count] = self._identity[first : first + count]
+        return row
+
+    def matrices(self, bank: ExpertBank) -> dict[str, DeviceMatrix]:
+        """Return the weights of ``bank`` in every slot, by role."""
+        found = {}
+        for role, matrix in bank.matrices.items():
+            assert isinstance(matrix, BankMatrix)
+            found[role] = DeviceMatrix.in_slots(self._slots, matrix.format, matrix.shape, matrix.offsets)
+        return found
+
+    def by_slot(self, layer: int, matrices: dict[str, DeviceMatrix]) -> DeviceBank:
+        """Return the bank whose expert ids are slots."""
+        return DeviceBank(layer, matrices, self._identity)
+
+    def takes(self, num_tokens: int) -> bool:
+        """Return whether a step of so many tokens is placed expert by expert, rather than by whole layers."""
+        return num_tokens <= self._max_rows
+
+    def advance(self) -> None:
+        """Begin a step."""
+        advance(self.state, EPOCH_HALF_LIVES)
+
+    def place(self, row: int, ids: torch.Tensor) -> Placement:
+        """Decide where the experts ``ids`` [T, K] of a layer run, and begin to fetch what is missing."""
+        config = self.config
+        placement = self._placements[ids.shape[0]]
+        access(self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged)
+        with self._beside():
+            fill(
+                placement.fetch,
+                placement.counts[0:1],
+                self._bases,
+                self._slots,
+                config.num_experts,
+                config.record_bytes,
+            )
+        return placement
+
+    def join(self) -> None:
+        """Wait, on the device, for what was begun beside."""
+        if self._copies is not None:
+            torch.cuda.current_stream().wait_stream(self._copies)
+
+    def staged_bank(self, row: int, layer: int, matrices: dict[str, DeviceMatrix]) -> DeviceBank:
+        """Return the layer's bank, by expert: resident ones where they are, the others staged."""
+        config = self.config
+        resident = self.state.slot_of[row * config.num_experts :][: config.num_experts]
+        first = self._first_staged(row)
+        staged = self._identity[first : first + config.num_experts]
+        return DeviceBank(layer, matrices, torch.where(resident >= 0, resident, staged))
+
+    def begin_layers(self) -> None:
+        """Learn which experts are in slots and begin to stage the first two layers. Waits for the device."""
+        self._held = self.state.slot_of.cpu().numpy()
+        self._staged.clear()
+        for row in range(2):
+            self._stage(row)
+
+    def await_layer(self, row: int) -> None:
+        """Let the current stream wait until the layer's experts are staged."""
+        event = self._staged.pop(row)
+        if event is not None:
+            torch.cuda.current_stream().wait_event(event)
+
+    def leave_layer(self, row: int) -> None:
+        """Begin to stage the layer after the next one where this one, which has been launched, lies."""
+        self._stage(row + 2)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self._slots.nbytes
+
+    def close(self) -> None:
+        """Give the host memory back to the system's hands."""
+        for address in self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+        self._pinned.clear()
+
+    def _first_staged(self, row: int) -> int:
+        config = self.config
+        return config.num_slots + row % 2 * config.num_experts
+
+    def _stage(self, row: int) -> None:
+        """Copy the experts of a layer that are in no slot, after what the current stream has launched."""
+        config = self.config
+        if row >= config.num_layers:
+            return
+        held = self._held[row * config.num_experts : (row + 1) * config.num_experts]
+        first = self._first_staged(row)
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], (held < 0).view(np.int8), [0]))))
+        with self._beside():
+            for begin, end in edges.reshape(-1, 2):
+                target = self._slots[first + begin : first + end]
+                target.copy_(self._banks[row][begin:end], non_blocking=True)
+        self._staged[row] = None if self._copies is None else self._copies.record_event()
+
+    def _beside(self) -> "contextlib.AbstractContextManager[object]":
+        """Return a context whose launches run beside the current stream, after what it has launched."""
+        if self._copies is None:
+            return contextlib.nullcontext()
+        self._copies.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._copies)
+
+    def _pin(self, records: torch.Tensor) -> None:
+        """Lock the pages of ``records``; banks that share memory are locked once."""
+        address, size = records.data_ptr(), records.nbytes
+        if self.device == "cpu" or self._pinned.get(address, 0) >= size:
+            return
+        status = torch.cuda.cudart().cudaHostRegister(address, size, 0)  # type: ignore[no-untyped-call]
+        if int(status) != 0:
+            raise OutOfMemory(
+                f"the system refused to lock {size} bytes of experts in memory: CUDA error {int(status)}",
+                "raise the limit of locked memory (ulimit -l), or set FTD_DEVICE=cpu",
+            )
+        self._pinned[address] = size

@@ -1,0 +1,59 @@
+"""A pool of few slots against all experts resident: the same logits from any policy and number of slots."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+from ftd.engine import devices
+from ftd.engine.expert_cache import Clock
+from ftd.engine.model import Model
+from ftd.kernels.expert_pool import ExpertPool, PoolConfig
+from tests.engine import test_model, tiny
+from tests.engine.test_model import PROMPT, assert_close, run
+
+
+@pytest.fixture(scope="module")
+def oracle() -> tiny.Tiny:
+    """Qwen3 with experts in two of three layers."""
+    return tiny.make("qwen3_moe")
+
+
+def build(oracle: tiny.Tiny, num_slots: int, policy: str) -> tuple[Model, ExpertPool]:
+    """Build the model with a pool."""
+    place = devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
+    records = oracle.banks[0].records
+    config = PoolConfig(
+        num_layers=len(oracle.banks),
+        num_experts=records.shape[0],
+        record_bytes=records.shape[1],
+        num_slots=num_slots,
+        quota=tuple(range(records.shape[0] + 1)),
+        weights=Clock(32).weights,
+        policy=policy,
+    )
+    device = "cpu" if place.name == "interpreter" else "cuda"
+    pool = ExpertPool(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
+
+    def make_graph(*args: object, **options: object) -> object:
+        return place.make_graph(*args, **options, experts=pool)
+
+    return test_model.build(oracle, make_graph, None, "f32", place.make_pages), pool
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "policy"), [(0, "decayed"), (3, "decayed"), (5, "lru"), (16, "decayed")]
+)
+def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, policy: str) -> None:
+    model, pool = build(oracle, num_slots, policy)
+    theirs = oracle.logits(PROMPT[:20])
+    ours = [run(model, [(0, PROMPT[:12], 0)])]  # staged
+    ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(12, 17)]  # one by one
+    ours += [run(model, [(0, PROMPT[17:20], 17)])]  # a few
+    assert_close(np.concatenate(ours), theirs)
+    counters = dict(zip(("uses", "hits", "fills", "transient"), pool.state.counters.tolist(), strict=False))
+    assert counters["uses"] > 0
+    assert counters["uses"] == sum(counters[name] for name in ("hits", "fills", "transient"))
+    if num_slots == 16:
+        assert counters["hits"] == counters["uses"]
+    pool.close()
