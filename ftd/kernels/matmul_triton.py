@@ -158,7 +158,7 @@ def finish(
     tl.store(pointers, values, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def decode_kernel(
     # pointers
     x, planes, bias, norm_weight, out, partial, counters,
@@ -169,12 +169,12 @@ def decode_kernel(
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BT: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+    BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores."""
     # ---- program ids
-    tile, part = tl.program_id(0), tl.program_id(1)
-    per_part = tl.cdiv(tl.cdiv(K, BK), SPLITS) * BK
+    tile, part, num_parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    per_part = tl.cdiv(tl.cdiv(K, BK), num_parts) * BK
     begin = part * per_part
     end = tl.minimum(begin + per_part, K)
     tokens = tl.arange(0, BT)
@@ -185,20 +185,21 @@ def decode_kernel(
         FORMAT, PLAIN, NORM, DTYPE, BN, BK, BT, EVEN, False, TAIL,
     )  # fmt: skip
     # ---- parts
-    if SPLITS > 1:
+    if SPLIT:
         # Each part stores BN rows of BT sums, and behind them BT sums of squares.
         PART: tl.constexpr = (BN + 1) * BT
         place = tl.arange(0, BN)[:, None] * BT + tokens[None, :]
-        parts = partial + tile.to(tl.int64) * (SPLITS * PART)
+        parts = partial + tile.to(tl.int64) * (num_parts * PART)
         tl.store(parts + part * PART + place, sums)
         if NORM:
             tl.store(parts + part * PART + BN * BT + tokens, squares)
         tl.debug_barrier()
         arrived = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
-        if arrived == SPLITS - 1:
+        if arrived == num_parts - 1:
             sums = tl.zeros((BN, BT), tl.float32)
             squares = tl.zeros((BT,), tl.float32)
-            for i in range(SPLITS):
+            for i in range(num_parts):
+                # Other programs wrote these: not from the first cache, which knows nothing of them.
                 sums += tl.load(parts + i * PART + place, cache_modifier=".cg")
                 if NORM:
                     squares += tl.load(parts + i * PART + BN * BT + tokens, cache_modifier=".cg")
@@ -212,7 +213,7 @@ def decode_kernel(
         finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def prefill_kernel(
     # pointers
     x, planes, bias, out,
@@ -336,7 +337,7 @@ def dense_product(
         decode_kernel[(tiles, launch.splits)](
             x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
             tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
-            NORM=norm is not None, SPLITS=launch.splits, **meta,
+            NORM=norm is not None, SPLIT=launch.splits > 1, **meta,
         )  # fmt: skip
         return
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](

@@ -41,7 +41,7 @@ LIFT_FP4 = tl.constexpr(2.0**126)
 
 def kernel_planes(weight: DeviceMatrix) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """Return the planes of slot 0 as kernels take them and the items between two rows of each."""
-    planes = []
+    planes: list[torch.Tensor] = []
     for plane in weight.planes:
         first = plane[0]
         # Four bytes hold bit 4 of one block; kernels read them as one number.
@@ -107,10 +107,13 @@ def half_columns(first, K, BK: tl.constexpr, TAIL: tl.constexpr):
 
 
 @triton.jit
-def exponent_scale(code):
-    """Return 2^(code - 127) of an exponent byte, exactly; 255 is no number."""
-    bits = tl.where(code == 0, 0x00400000, code.to(tl.int32) << 23)
-    return tl.where(code == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+def exponent_scale(code, EXACT: tl.constexpr):
+    """Return 2^(code - 127) of an exponent byte; if not EXACT, 0 gives 0 and 255, no number, infinity."""
+    bits = code.to(tl.int32) << 23
+    if EXACT:
+        bits = tl.where(code == 0, 0x00400000, bits)
+        bits = tl.where(code == 255, 0x7FC00000, bits)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -139,7 +142,7 @@ def scaled(
     """
     VALUES: tl.constexpr = BLOCK_PAIRS * 2
     codes = as_bfloat16(pairs, ROWS, BLOCKS * BLOCK_PAIRS)
-    if DTYPE == tl.float32:
+    if tl.float32 == DTYPE:
         values = (codes.to(tl.float32) * LIFTED * 64.0 - OFFSET) * spread(scale, ROWS, BLOCKS, VALUES)
         if LEAST:
             values += spread(least, ROWS, BLOCKS, VALUES)
@@ -227,26 +230,31 @@ def half_codes(
 @triton.jit
 def half_scales(
     planes, strides, rows, first, K,
-    FORMAT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+    FORMAT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Return the factors of both nibbles' values and the summand (or some factor), [BN, BK/32] f32 each."""
     block = first // 32 + tl.arange(0, BK // 32)
     inside = block < tl.cdiv(K, 32)
     if FORMAT == "mxfp4":
-        low = exponent_scale(load_items(planes[1], strides[1], rows, block, inside, EVEN))
+        low = load_items(planes[1], strides[1], rows, block, inside, EVEN)
+        low = exponent_scale(low, tl.float32 == DTYPE)
         high, least = low, low
     elif FORMAT == "nvfp4":
         factor = tl.load(planes[2])
-        second = block * 2 + 1
         if TAIL:
-            second = tl.where(block < K // 32, second, block * 2)
-        low = float8(load_items(planes[1], strides[1], rows, block * 2, inside, EVEN)) * factor
-        high = float8(load_items(planes[1], strides[1], rows, second, inside, EVEN)) * factor
+            # Rows of an odd number of scales; the last block of 16 has one for its low and its high nibbles.
+            second = tl.where(block < K // 32, block * 2 + 1, block * 2)
+            low = load_items(planes[1], strides[1], rows, block * 2, inside, EVEN)
+            high = load_items(planes[1], strides[1], rows, second, inside, EVEN)
+        else:
+            both = load_pairs(planes[1], strides[1], rows, block, inside, EVEN)
+            low, high = both.to(tl.uint8), (both >> 16).to(tl.uint8)
+        low, high = float8(low) * factor, float8(high) * factor
         least = low
     elif FORMAT == "q6_k":
         d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
-        low = load_items(planes[2], strides[2], rows, block * 2, inside, EVEN).to(tl.float32) * d
-        high = load_items(planes[2], strides[2], rows, block * 2 + 1, inside, EVEN).to(tl.float32) * d
+        both = load_pairs(planes[2], strides[2], rows, block, inside, EVEN)
+        low, high = both.to(tl.int8).to(tl.float32) * d, (both >> 16).to(tl.int8).to(tl.float32) * d
         least = low
     elif FORMAT == "q4_k" or FORMAT == "q5_k":
         S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
@@ -270,10 +278,10 @@ def half_tiles(
     FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
     DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Return the values [BN, BK/2] of the low and of the high nibbles of the tile that begins at ``first``."""
+    """Return the values [BN, BK/2] of the low and of the high nibbles of the tile that begins at first."""
     BLOCKS: tl.constexpr = BK // 32
     low, high = half_codes(planes, strides, rows, first, K, FORMAT, BN, BK, EVEN)
-    low_scale, high_scale, least = half_scales(planes, strides, rows, first, K, FORMAT, BK, EVEN, TAIL)
+    low_scale, high_scale, least = half_scales(planes, strides, rows, first, K, FORMAT, BK, EVEN, TAIL, DTYPE)
     if FORMAT == "mxfp4" or FORMAT == "nvfp4":
         low = small_floats(low, low_scale, 0, BN, BLOCKS, DTYPE)
         high = small_floats(high, high_scale, 4, BN, BLOCKS, DTYPE)
