@@ -323,10 +323,9 @@ def _source(store: Store, request: CreateRequest) -> _Source:
     if any(name.endswith((".safetensors", ".ftw")) for name in files):
         paths = {name: store.blobs.path(digest) for name, digest in files.items()}
         key = conversion_key(files, request.quantization)
+        what = "FTW version 1" if any(name.endswith(".ftw") for name in files) else "safetensors"
         return _Source(
-            "converting FTW version 1"
-            if any(name.endswith(".ftw") for name in files)
-            else "converting safetensors",
+            f"converting {what}",
             lambda sink, report: import_safetensors(paths, sink, report, request.quantization, key),
         )
     _check_gguf(store, files)

@@ -131,6 +131,15 @@ def test_a_folder_of_safetensors_brings_its_side_files(folder: Path) -> None:
     ]
 
 
+def test_a_folder_of_freetoken(folder: Path) -> None:
+    (folder / "ft").mkdir()
+    for name in ("freetoken-00000.ftw", "freetoken_weight.json", "config.json", "model.safetensors"):
+        (folder / "ft" / name).touch()
+    assert uploads(folder, "FROM ./ft") == [
+        ("files", name) for name in ("freetoken-00000.ftw", "config.json", "freetoken_weight.json")
+    ]
+
+
 def test_a_folder_of_gguf_shards(folder: Path) -> None:
     (folder / "weights" / "n.gguf").touch()
     (folder / "weights" / "config.json").touch()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpoint_bytes
+import freetoken_bytes
 import gguf_bytes
 import pytest
 import pytest_asyncio
@@ -108,6 +109,17 @@ async def test_from_a_checkpoint(store: Store, renderer: Renderer, tmp_path: Pat
     assert len(info.blob_paths) == 2  # dense weights and experts
     weights = [digest for name, digest in files.items() if name.endswith(".safetensors")]
     assert not any(store.blobs.has(digest) for digest in weights)
+
+
+async def test_from_a_folder_of_freetoken(store: Store, renderer: Renderer, tmp_path: Path) -> None:
+    config, arrays = checkpoint_bytes.mixtral()
+    saved = freetoken_bytes.converted(arrays).save(tmp_path / "ftw1", config, shard_bytes=1 << 16)
+    files = {f"m/{name}": store.blobs.put(path.read_bytes())[0] for name, path in saved.items()}
+    statuses = await made(store, renderer, files=files)
+    assert statuses[0]["status"] == "converting FTW version 1"
+    info = read_model(store, parse_name("m"))
+    assert (info.config.architecture, info.config.provenance["source"]) == ("mixtral", "ftw")
+    assert len(info.blob_paths) == 2
 
 
 async def test_a_broken_checkpoint_leaves_nothing(store: Store, renderer: Renderer, tmp_path: Path) -> None:
