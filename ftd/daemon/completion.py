@@ -186,6 +186,7 @@ class _Run:
             stop_ids=sorted(self._model.tokenizer.eos_ids),
             sampling=SamplingParams(**self._options.sampling),
             num_logprobs=self._request.num_logprobs,
+            window_tokens=self._lease.context_tokens,
             num_keep=self._num_keep() if self._request.shift else -1,
             grammar=self._bound(),
         )

@@ -11,16 +11,18 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ftd import log
-from ftd.engine import devices, loader, model_config, plan
+from ftd.engine import devices, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
-from ftd.engine.devices import Device
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
+from ftd.engine.graphs import Graph
 from ftd.engine.messages import (
     Embed,
     Failed,
@@ -33,17 +35,15 @@ from ftd.engine.messages import (
     Up,
     Vocabulary,
 )
-from ftd.engine.model import Model, workspace_needs
+from ftd.engine.model import Model
 from ftd.engine.models import families
 from ftd.engine.pages import PagePool
-from ftd.engine.plan import MemoryNeeds, Plan
 from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sampler import Sampler
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
 from ftd.engine.slots import StateSlots
 from ftd.errors import FtdError, InvalidOption, InvalidRequest
-from ftd.ftw.format import FtwConfig
 from ftd.kernels import dispatch
 from ftd.kernels._pool import Pool
 
@@ -91,7 +91,8 @@ class Engine:
         families.get(self.config.architecture)
         cpu_only = self.config.architecture in families.CPU_ONLY
         self.device = devices.cpu() if cpu_only else devices.choose(load.device)
-        self.plan = _plan(load, file_config, self.config, self.device)
+        sizes = sizing.decide(load, file_config, self.config, self.device)
+        self.plan = sizes.plan
         loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
         self.weights = loaded.weights
@@ -99,7 +100,7 @@ class Engine:
         self.model = Model(
             self.config,
             loaded.weights,
-            self.device.make_graph,
+            self._make_graph(sizes),
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -143,9 +144,21 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the worker threads."""
+        """End the worker threads and unlock memory."""
         self._grammars.close()
+        if self._expert_pool is not None:
+            self._expert_pool.close()
         self.threads.close()
+
+    def _make_graph(self, sizes: sizing.Sizes) -> Callable[..., Graph]:
+        """Return what makes the graph, with a pool of experts where the card cannot hold them all."""
+        self._expert_pool: Any = None
+        if sizes.experts is None:
+            return self.device.make_graph
+        assert self.config.experts is not None and self.device.make_experts is not None
+        num_chosen = self.config.experts.num_chosen
+        self._expert_pool = self.device.make_experts(sizes.experts, sizes.num_slots, num_chosen)
+        return partial(self.device.make_graph, experts=self._expert_pool)
 
     @property
     def has_work(self) -> bool:
@@ -170,6 +183,7 @@ class Engine:
             sampling=message.sampling,
             num_logprobs=message.num_logprobs,
             cache_salt=message.cache_salt,
+            window_tokens=message.window_tokens,
             num_keep=message.num_keep,
             sampler_state=self._sampler.begin(message.sampling, message.num_logprobs),
             constraint=None if message.grammar is None else self._grammars.begin(message.grammar),
@@ -226,8 +240,22 @@ class Engine:
             prefill_ns=self._prefill_ns,
             decode_ns=self._decode_ns,
             expert_uses=sum(int(layer[:-1].sum()) for layer in uses),
-            expert_reads=sum(int(layer[-1]) for layer in uses),
+            **{"expert_reads": sum(int(layer[-1]) for layer in uses)} | self._expert_stats(),
         )
+
+    def _expert_stats(self) -> dict[str, int]:
+        """Return what the pool of experts has counted; nothing if there is none."""
+        if self._expert_pool is None:
+            return {}
+        counted = self._expert_pool.counters()
+        return {
+            "expert_slots": self._expert_pool.config.num_slots,
+            "expert_reads": counted["uses"],
+            "expert_hits": counted["hits"],
+            "expert_fills": counted["fills"] + counted["warm_fills"],
+            "expert_transient_fills": counted["transient_fills"],
+            "experts_on_cpu": counted["on_cpu"],
+        }
 
     def step(self) -> None:
         """Compute one step of what is scheduled and send what came of it.
@@ -376,30 +404,6 @@ class Engine:
 def failed(exc: FtdError, request_id: int | None = None) -> Failed:
     """Return the message that carries ``exc`` to the daemon."""
     return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
-
-
-def _plan(load: Load, file_config: FtwConfig, config: model_config.ModelConfig, device: Device) -> Plan:
-    """Decide every size from what the config's blobs, the window and the free memory are."""
-    max_sequences = load.max_sequences or plan.DEFAULT_MAX_SEQUENCES
-    fixed_bytes, token_bytes = workspace_needs(config, max_sequences)
-    needs = MemoryNeeds(
-        weight_bytes=sum(blob.size for blob in file_config.blobs),
-        kv_bytes_per_token=config.kv_bytes_per_token(4 if load.precision == "f32" else 2),
-        workspace_bytes=fixed_bytes,
-        workspace_bytes_per_token=token_bytes,
-        max_context_tokens=config.max_context_tokens,
-        state_bytes=0 if config.recurrent is None else config.recurrent.state_bytes,
-    )
-    return plan.make(
-        needs,
-        free_bytes=device.free_bytes(),
-        budget_bytes=load.device_memory_bytes if device.name == "cuda" else 0,
-        context_tokens=load.context_tokens,
-        max_sequences=load.max_sequences,
-        kv_bytes=load.kv_bytes,
-        prefill_chunk_tokens=load.prefill_chunk_tokens or device.chunk_tokens or plan.DEFAULT_CHUNK_TOKENS,
-        whole_prompts=config.is_encoder,
-    )
 
 
 def _finished(sequence: Sequence) -> Finished:

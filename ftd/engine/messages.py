@@ -86,8 +86,9 @@ class Generate(Message, frozen=True, kw_only=True, tag="generate"):
 
     max_tokens <= 0 means until the window is full. A stop id ends the sequence and is not emitted.
     ``num_logprobs``: -1 none, 0 the chosen token only, n the n best too. ``cache_salt`` separates prefix
-    caches. A sequence whose ``grammar`` is complete ends with reason ``stop``. num_keep: with a full window the
-    oldest ids behind the first ``num_keep`` make room for more, half of them at a time; -1: the request ends.
+    caches. A sequence whose ``grammar`` is complete ends with reason ``stop``. window_tokens bounds
+    prompt and output together (0: the window that was loaded). num_keep: when it is full the oldest ids
+    behind the first ``num_keep`` make room for more, half of them at a time; -1: the request ends.
     """
 
     request_id: int
@@ -97,6 +98,7 @@ class Generate(Message, frozen=True, kw_only=True, tag="generate"):
     sampling: SamplingParams = SamplingParams()
     num_logprobs: int = -1
     cache_salt: str = ""
+    window_tokens: int = 0
     num_keep: int = -1
     grammar: Grammar | None = None
 
@@ -188,7 +190,9 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     """Counters since load and gauges of this moment.
 
     Of models with experts: ``expert_uses`` counts tokens times the experts that they used in all layers,
-    ``expert_reads`` how often an expert's weights were read for a step.
+    ``expert_reads`` how often an expert's weights were read for a step. Where a card holds fewer than all of
+    them in ``expert_slots``: reads from a slot (hits), of experts copied into one (fills), of experts copied for
+    one step (transient fills), and by the processor. Steps that stage whole layers are not among these.
     """
 
     running: int
@@ -205,6 +209,11 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     decode_ns: int
     expert_uses: int = 0
     expert_reads: int = 0
+    expert_slots: int = 0
+    expert_hits: int = 0
+    expert_fills: int = 0
+    expert_transient_fills: int = 0
+    experts_on_cpu: int = 0
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):

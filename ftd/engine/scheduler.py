@@ -67,7 +67,7 @@ class Scheduler:
         """Raise InvalidRequest (no ids) or PromptTooLong unless ``sequence`` can be queued."""
         if not sequence.ids:
             raise InvalidRequest("the prompt has no tokens")
-        window = self.plan.context_tokens
+        window = self._window(sequence)
         if sequence.num_tokens > window - (0 if sequence.is_embedding else 1):
             raise PromptTooLong(
                 f"the prompt is too long: {sequence.num_tokens} tokens, context window {window}",
@@ -324,28 +324,32 @@ class Scheduler:
         if token in sequence.stop_ids:
             self._finish(sequence, "stop")
             return ()
-        ids = (token, *sequence.forced_ids)
-        room = len(ids) if sequence.num_keep >= 0 else self.plan.context_tokens - sequence.num_tokens
+        ids, window = (token, *sequence.forced_ids), self._window(sequence)
+        room = len(ids) if sequence.num_keep >= 0 else window - sequence.num_tokens
         if sequence.max_tokens > 0:
             room = min(room, sequence.max_tokens - sequence.output_len)
         sequence.ids.extend(ids[:room])
-        is_last = 0 < sequence.max_tokens <= sequence.output_len or (
-            sequence.num_keep < 0 and sequence.num_tokens >= self.plan.context_tokens
-        )
+        is_full = sequence.num_tokens >= window
+        is_last = 0 < sequence.max_tokens <= sequence.output_len
         if sequence.is_complete and len(ids) <= room:
             self._finish(sequence, "stop")
-        elif is_last or len(ids) > room:
+        elif is_last or len(ids) > room or (is_full and sequence.num_keep < 0):
             self._finish(sequence, "length")
-        elif sequence.num_tokens >= self.plan.context_tokens:
+        elif is_full:
             self._shift(sequence)
         sequence.forced_ids = ()
         return ids[:room]
 
+    def _window(self, sequence: Sequence) -> int:
+        window = self.plan.context_tokens
+        return min(sequence.window_tokens, window) if sequence.window_tokens > 0 else window
+
     def _shift(self, sequence: Sequence) -> None:
         """Drop half of the ids behind the kept ones until there is room; what is left is computed anew."""
         self._release(sequence)
-        while (size := sequence.num_tokens) >= self.plan.context_tokens:
-            keep = min(sequence.num_keep, self.plan.context_tokens - 2)
+        window = self._window(sequence)
+        while (size := sequence.num_tokens) >= window:
+            keep = min(sequence.num_keep, window - 2)
             count = max((size - keep) // 2, 1)
             del sequence.ids[keep : keep + count]
             sequence.num_shifted += count

@@ -39,6 +39,7 @@ class Sequence:
 
     ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
     max_tokens: most output tokens, <= 0 means until the window is full. stop_ids: end it, are not emitted.
+    window_tokens: the most ids at any time, <= 0 the engine's own window.
     num_keep: ids at the start that stay when the window is full and the oldest others leave it; -1: none
     leaves, the sequence ends. num_shifted: how many have left.
     is_embedding: run the prompt only, without the prefix cache, so that every hidden state is computed.
@@ -60,6 +61,7 @@ class Sequence:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     num_logprobs: int = -1
     cache_salt: str = ""
+    window_tokens: int = 0
     num_keep: int = -1
     num_shifted: int = 0
     is_embedding: bool = False

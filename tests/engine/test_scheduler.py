@@ -94,6 +94,7 @@ class Engine:
         salt: str = "",
         stop_id: int = STOP_ID,
         num_keep: int = -1,
+        window: int = 0,
     ) -> Sequence:
         sequence = Sequence.from_prompt(
             request_id,
@@ -102,6 +103,7 @@ class Engine:
             stop_ids=frozenset([stop_id]),
             cache_salt=salt,
             num_keep=num_keep,
+            window_tokens=window,
         )
         self.scheduler.add(sequence)
         self.emitted[request_id] = []
@@ -224,7 +226,7 @@ def alone_shifting(prompt: list[int], max_tokens: int, window: int, num_keep: in
     return output, shifted
 
 
-SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25))
+SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25), st.integers(0, 25))
 
 
 @settings(max_examples=100, deadline=None)
@@ -233,8 +235,9 @@ def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests) -> No
     """CTX: each text is what a fresh prompt of the ids that are left would give, beside others and aborts."""
     plan, others, _ = workload
     engine = Engine(plan)
-    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
-        engine.add(i, prompt, max_tokens, stop_id=-1, num_keep=num_keep)
+    windows = [max(min(w or 20, plan.context_tokens), len(prompt) + 1) for prompt, _, _, w in requests]
+    for i, (prompt, max_tokens, num_keep, _) in enumerate(requests):
+        engine.add(i, prompt, max_tokens, stop_id=-1, num_keep=num_keep, window=windows[i])
     for i, (prompt, max_tokens, salt) in enumerate(others, len(requests)):
         engine.add(i, prompt, max_tokens, salt)
     for _ in range(9):
@@ -242,8 +245,8 @@ def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests) -> No
     engine.scheduler.abort(len(requests))
     engine.settle()
     engine.run()
-    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
-        output, shifted = alone_shifting(prompt, max_tokens, plan.context_tokens, num_keep)
+    for i, (prompt, max_tokens, num_keep, _) in enumerate(requests):
+        output, shifted = alone_shifting(prompt, max_tokens, windows[i], num_keep)
         sequence = engine.finished[i]
         assert (engine.emitted[i], sequence.finish_reason) == (output, "length")
         assert (sequence.num_shifted, sequence.output_len) == (shifted, max_tokens)
