@@ -17,6 +17,8 @@ import numpy as np
 from ftd import log
 from ftd.engine import memory
 from ftd.engine.choosing import DeviceChooser
+from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
+from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.graphs import Graph
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
@@ -28,6 +30,8 @@ MakePages = Callable[[tuple[int, ...], str], Any]
 CUDA_CHUNK_TOKENS = 2048
 # Of the memory that is free on a card, so much stays free: kernels' own memory, other programs' growth
 CUDA_RESERVE_BYTES = 512 << 20
+# Steps of more tokens use nearly all experts of a layer and stage whole layers instead of placing each expert
+MAX_PLACED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Device:
     free_bytes: Callable[[], int]
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
+    make_experts: Callable[[ExpertNeeds, int, int], Any] | None = None
 
 
 def cpu() -> Device:
@@ -51,7 +56,13 @@ def cpu() -> Device:
 def interpreter() -> Device:
     """Return Triton's interpreter: the kernels of a card, run slowly on the processor, for tests."""
     return Device(
-        "interpreter", "interpreter", _cuda_graph("cpu"), _pages("cpu"), memory.free_bytes, _chooser("cpu")
+        "interpreter",
+        "interpreter",
+        _cuda_graph("cpu"),
+        _pages("cpu"),
+        memory.free_bytes,
+        _chooser("cpu"),
+        make_experts=_experts("cpu"),
     )
 
 
@@ -70,6 +81,7 @@ def cuda() -> Device:
         lambda: max(0, torch.cuda.mem_get_info(0)[0] - CUDA_RESERVE_BYTES),
         _chooser("cuda"),
         CUDA_CHUNK_TOKENS,
+        _experts("cuda"),
     )
 
 
@@ -106,6 +118,23 @@ def choose(wanted: str) -> Device:
 
 def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
+
+
+def _experts(device: str) -> Callable[[ExpertNeeds, int, int], Any]:
+    from ftd.kernels.expert_pool import ExpertPool, PoolConfig
+
+    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int) -> ExpertPool:
+        config = PoolConfig(
+            num_layers=needs.num_layers,
+            num_experts=needs.num_experts,
+            record_bytes=needs.record_bytes,
+            num_slots=num_slots,
+            quota=tuple(range(needs.num_experts + 1)),
+            weights=Clock(HALF_LIFE_STEPS).weights,
+        )
+        return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device)
+
+    return make
 
 
 def _chooser(device: str) -> Callable[[int, int], DeviceChooser | None]:

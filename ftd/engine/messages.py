@@ -190,9 +190,9 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     """Counters since load and gauges of this moment.
 
     Of models with experts: ``expert_uses`` counts tokens times the experts that they used in all layers,
-    ``expert_reads`` how often an expert's weights were read for a step. Where a card holds fewer than all of
-    them in ``expert_slots``: reads from a slot (hits), of experts copied into one (fills), of experts copied for
-    one step (transient fills), and by the processor. Steps that stage whole layers are not among these.
+    ``expert_reads`` how often an expert's weights were read for a step. Where a card holds some of them, in
+    ``expert_slots``: reads from a slot (hits), of experts copied into one (fills), of experts copied for one
+    step (transient fills), and by the processor; steps that stage whole layers are not among these.
     """
 
     running: int

@@ -74,7 +74,7 @@ class Model:
         state_index: Ints | None = None,
         sampled: Any = None,
     ) -> None:
-        """Compute one step; the shapes are those of ``Graph.run``, ``sampled`` is that of ``CardGraph.run``."""
+        """Compute one step; the shapes are those of ``Graph.run``, ``sampled`` that of ``CardGraph.run``."""
         arrays = ids, positions, kv_index, q_start, kv_len, page_table, logit_rows
         if sampled is not None:
             cast(CardGraph, self.graph).run(*arrays, sampled=sampled)

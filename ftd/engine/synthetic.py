@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from ftd.engine import model_config
 from ftd.engine.kv_pool import KvPool
 from ftd.engine.loader import Loaded, Progress
+from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
 from ftd.engine.weights import Weights
-from ftd.ftw.format import BlobEntry, FtwConfig, Tokens
+from ftd.ftw.format import BlobEntry, ExpertLayer, Experts, FtwConfig, Tokens
 from ftd.kernels.quant import FORMATS, BankMatrix, ExpertBank, QuantMatrix
 
 _LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
@@ -223,7 +224,8 @@ class Synthetic:
         counted = SyntheticWeights(format_name, seed, is_empty=True)
         model = model_config.make(architecture, hyperparameters)
         families.get(architecture)(Blocks(model, _Counter(), counted, KvPool(model, 1, 1, "fast")))
-        blob = BlobEntry(digest="", size=counted.num_bytes, media_type="", chunk_bytes=1, chunks=[])
+        expert_bytes = sum(size for name, size in counted.sizes.items() if name.startswith("experts"))
+        sizes = [counted.num_bytes - expert_bytes, expert_bytes]
         self.config = FtwConfig(
             architecture=architecture,
             hyperparameters=hyperparameters,
@@ -231,7 +233,27 @@ class Synthetic:
             parameter_count=0,
             tokens=Tokens(),
             tensors=[],
-            blobs=[blob],
+            blobs=[
+                BlobEntry(digest="", size=size, media_type="", chunk_bytes=1, chunks=[])
+                for size in sizes
+                if size
+            ],
+            experts=self._experts(model, expert_bytes),
+        )
+
+    def _experts(self, model: ModelConfig, expert_bytes: int) -> Experts | None:
+        """Return what a file would say of the experts."""
+        if model.experts is None:
+            return None
+        layers = [layer for layer, has_experts in enumerate(model.experts.layers) if has_experts]
+        num_records = len(layers) * model.experts.num_experts
+        return Experts(
+            num_experts=model.experts.num_experts,
+            record_bytes=expert_bytes // num_records,
+            records_per_blob=num_records,
+            blobs=[1],
+            layers=[ExpertLayer(layer=layer, layout=0) for layer in layers],
+            layouts=[],
         )
 
     def read(self, progress: Progress) -> Loaded:

@@ -19,7 +19,7 @@ from ftd.errors import OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import BankMatrix, ExpertBank
-from ftd.kernels.residency_triton import MAX_PAIRS, Placement, Residency, access, advance
+from ftd.kernels.residency_triton import COUNTERS, MAX_PAIRS, Placement, Residency, access, advance
 
 # Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
 EPOCH_HALF_LIVES = 24
@@ -160,6 +160,10 @@ class ExpertPool:
     def leave_layer(self, row: int) -> None:
         """Begin to stage the layer after the next one where this one, which has been launched, lies."""
         self._stage(row + 2)
+
+    def counters(self) -> dict[str, int]:
+        """Return what ``Residency`` has counted. Waits for the device."""
+        return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
 
     @property
     def num_bytes(self) -> int:

@@ -1,0 +1,42 @@
+"""How many experts of a model lie on the card: integers only.
+
+Dense weights, KV, states and workspace come first; slots get what is left. Where all experts fit, all are
+resident and nothing is looked up.
+"""
+
+from dataclasses import dataclass
+
+from ftd.errors import OutOfMemory
+from ftd.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertNeeds:
+    """What a model's experts take: L layers with E experts each, records of S bytes."""
+
+    num_layers: int
+    num_experts: int
+    record_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all records."""
+        return self.num_layers * self.num_experts * self.record_bytes
+
+
+def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:
+    """Return how many slots ``free_bytes`` hold beside those that are staged; None where all experts fit.
+
+    Raises OutOfMemory if two layers do not fit, which a prefill stages.
+    """
+    if needs.num_bytes <= free_bytes:
+        return None
+    staged = 2 * needs.num_experts
+    places = max(free_bytes, 0) // needs.record_bytes
+    if places < staged:
+        wanted, free = format_bytes(staged * needs.record_bytes), format_bytes(max(free_bytes, 0))
+        raise OutOfMemory(
+            f"not enough device memory for experts: two layers of them need {wanted}, {free} is left",
+            "raise FTD_GPU_MEMORY, lower num_ctx or FTD_NUM_PARALLEL, or set FTD_DEVICE=cpu",
+        )
+    return places - staged

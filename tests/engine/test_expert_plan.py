@@ -1,0 +1,37 @@
+"""How many experts lie on a card: worked examples and the bounds that hold for all sizes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftd.engine.expert_plan import ExpertNeeds, num_slots
+from ftd.errors import OutOfMemory
+
+NEEDS = ExpertNeeds(num_layers=4, num_experts=8, record_bytes=4096)
+
+
+def test_everything_is_resident_where_it_fits() -> None:
+    assert num_slots(NEEDS, NEEDS.num_bytes) is None
+
+
+def test_two_layers_are_staged_and_the_rest_keeps_experts() -> None:
+    assert num_slots(NEEDS, 20 * 4096 + 100) == 4
+
+
+def test_a_card_without_room_for_two_layers_is_refused_with_numbers() -> None:
+    with pytest.raises(OutOfMemory, match="need 65 KB, 61 KB is left"):
+        num_slots(NEEDS, 15 * 4096)
+
+
+@given(st.integers(1, 64), st.integers(1, 256), st.integers(1, 64), st.integers(0, 1 << 26))
+def test_slots_and_staged_layers_fit_in_what_is_free(layers: int, experts: int, size: int, free: int) -> None:
+    needs = ExpertNeeds(num_layers=layers, num_experts=experts, record_bytes=size * 4096)
+    try:
+        found = num_slots(needs, free)
+    except OutOfMemory:
+        assert free < 2 * experts * needs.record_bytes
+        return
+    if found is None:
+        assert needs.num_bytes <= free
+    else:
+        assert 0 <= (found + 2 * experts) * needs.record_bytes <= free < needs.num_bytes
