@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ftd.engine.engine import Engine
+from ftd.engine.loader import Source
 from ftd.engine.messages import Embedded, Failed, Finished, Generate, Load, SamplingParams, Tokens, Up
 from ftd.ftw import format as ftw_format
 from ftd.ftw.sink import DirectorySink
@@ -51,11 +52,11 @@ def write_ftw(model: Tiny, folder: Path) -> Load:
 
 
 class Serving:
-    """An engine and the messages it sent."""
+    """An engine and the messages it sent; ``source`` stands for the files that ``load`` names."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, source: Source | None = None) -> None:
         self.sent: list[Up] = []
-        self.engine = Engine(load, self.sent.append)
+        self.engine = Engine(load, self.sent.append, source=source)
         self.next_id = 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Recurrent ops in graphs: both graphs against the eager references, a state over steps, and what is refused."""
+"""Recurrent ops in graphs: both graphs against the eager references, states over steps, what is refused."""
 
 from typing import Any
 

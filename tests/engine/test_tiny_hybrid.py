@@ -1,0 +1,189 @@
+"""A trained model with gated delta nets and 32 experts (Qwen3.5-MoE, bf16) against transformers.
+
+Logits, text and recorded routing; quantised on import against its own float weights; and served warm.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ftd.engine import loader, model_config
+from ftd.engine.messages import Load
+from ftd.engine.model import Model
+from ftd.ftw import reader
+from ftd.ftw.import_safetensors import import_safetensors
+from ftd.ftw.sink import DirectorySink
+from ftd.kernels import dispatch
+from tests.engine.serving import Serving
+
+PAGE_SIZE = 32
+NUM_TOKENS = 256
+PROMPT_TOKENS = 48
+# Largest error relative to the spread of the logits
+TOLERANCE = {"f32": 1e-4, "fast": 0.05}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(models_dir: Path) -> Path:
+    """The checkpoint's folder."""
+    path = models_dir / "tiny-hybrid"
+    if not path.is_dir():
+        pytest.skip("FTD_TEST_MODELS has no tiny-hybrid")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trace(folder: Path) -> Any:
+    """Recorded tokens [S] and the experts that they chose, [L, S, K]."""
+    return np.load(folder / "routing.npz")
+
+
+@pytest.fixture(scope="module")
+def imported(folder: Path, tmp_path_factory: Any) -> Callable[[str | None], loader.Files]:
+    """Imports the checkpoint with a quantisation, once."""
+
+    def make(quantization: str | None) -> loader.Files:
+        sink = DirectorySink(tmp_path_factory.mktemp("tiny-hybrid"))
+        files = {path.name: path for path in folder.iterdir()}
+        made = import_safetensors(files, sink, quantization=quantization)
+        path = sink.path(made.config_digest)
+        return loader.Files(
+            path, {blob.digest: sink.path(blob.digest) for blob in reader.read_config(path).blobs}
+        )
+
+    return cache(make)
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> Any:
+    """transformers' model in float32."""
+    import torch
+    import transformers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return loaded.eval()
+
+
+def build(files: loader.Files, precision: str) -> Model:
+    """Build the engine's model; every tensor must be of use."""
+    weights = files.read(lambda done, total: None).weights
+    model = Model(
+        model_config.make(files.config.architecture, files.config.hyperparameters),
+        weights,
+        dispatch.get("graph"),
+        None,
+        num_pages=NUM_TOKENS // PAGE_SIZE,
+        page_size=PAGE_SIZE,
+        max_pages_per_sequence=NUM_TOKENS // PAGE_SIZE,
+        max_tokens=NUM_TOKENS,
+        max_sequences=1,
+        max_logits=NUM_TOKENS,
+        precision=precision,
+    )
+    assert weights.unused() == []
+    return model
+
+
+def run(model: Model, ids: list[int], start: int) -> NDArray[np.float32]:
+    """Run ids at positions from ``start`` on and return their logits."""
+    positions = np.arange(start, start + len(ids), dtype=np.int32)
+    model.run(
+        np.array(ids, np.int32),
+        positions,
+        positions,
+        np.array([0, len(ids)], np.int32),
+        np.array([start + len(ids)], np.int32),
+        np.arange(NUM_TOKENS // PAGE_SIZE, dtype=np.int32)[None],
+        np.arange(len(ids), dtype=np.int32),
+        np.zeros(1, np.int32),
+    )
+    return model.logits.copy()
+
+
+def theirs(oracle: Any, ids: list[int]) -> NDArray[np.float32]:
+    """Return transformers' logits of ``ids``."""
+    import torch
+
+    with torch.no_grad():
+        logits: NDArray[np.float32] = oracle(torch.tensor([ids])).logits[0].numpy()
+    return logits
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_logits_and_recorded_routing(imported: Any, oracle: Any, trace: Any, precision: str) -> None:
+    ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
+    model = build(imported(None), precision)
+    ours, expected = run(model, ids, 0), theirs(oracle, ids)
+    error = np.abs(ours - expected).max() / expected.std()
+    assert error < TOLERANCE[precision], error
+    chosen = np.stack([np.sort(experts, axis=1) for experts in model.routed().values()])
+    recorded = np.sort(trace["routing"][:, :NUM_TOKENS].astype(np.int32), axis=2)
+    # The trace was recorded in bf16 on a card: near ties may fall the other way there.
+    same = (chosen[:, :, :, None] == recorded[:, :, None, :]).any(axis=3).mean()
+    assert same > 0.98, same
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_greedy_text(imported: Any, oracle: Any, trace: Any, precision: str) -> None:
+    ids = [int(token) for token in trace["tokens"][:PROMPT_TOKENS]]
+    model = build(imported(None), precision)
+    ours, logits = list(ids), run(model, ids, 0)
+    for _ in range(64):
+        ours.append(int(logits[-1].argmax()))
+        logits = run(model, ours[-1:], len(ours) - 1)
+    chosen = theirs(oracle, ours).argmax(axis=1).tolist()
+    assert ours[PROMPT_TOKENS:] == chosen[PROMPT_TOKENS - 1 : -1]
+
+
+@pytest.mark.parametrize("quantization", ["q8_0", "q4_0"])
+def test_rounded_activations_change_little(imported: Any, trace: Any, quantization: str) -> None:
+    ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
+    exact, fast = (run(build(imported(quantization), precision), ids, 0) for precision in ("f32", "fast"))
+    cosine = (exact * fast).sum() / np.sqrt(np.square(exact).sum() * np.square(fast).sum())
+    assert cosine >= 0.9995, cosine
+
+
+def test_quantised_weights_stay_near_their_source(imported: Any, oracle: Any, trace: Any) -> None:
+    ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
+    ours, expected = run(build(imported("q8_0"), "f32"), ids, 0), theirs(oracle, ids)
+    cosine = (ours * expected).sum() / np.sqrt(np.square(ours).sum() * np.square(expected).sum())
+    assert cosine >= 0.9995, cosine
+
+
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_a_conversation_goes_on_warm_as_cold(imported: Any, oracle: Any, trace: Any, precision: Any) -> None:
+    files = imported("q8_0")
+    load = Load(
+        config_path="",
+        blob_paths={},
+        context_tokens=1024,
+        max_sequences=2,
+        num_threads=1,
+        precision=precision,
+        debug_checks=True,
+    )
+    serving = Serving(load, files)
+    try:
+        prompt = [int(token) for token in trace["tokens"][:300]]
+        for turn in range(3):
+            cold = serving.start(prompt, max_tokens=70, cache_salt=f"nobody else's {turn}")
+            serving.run()
+            warm = serving.start(prompt, max_tokens=70)
+            serving.run()
+            assert serving.tokens(warm) == serving.tokens(cold)
+            assert serving.finished(cold).cached_tokens == 0
+            # of a turn before, all whole pages of its prompt and text but the last id
+            assert serving.finished(warm).cached_tokens == (0 if turn == 0 else (len(prompt) - 21) // 32 * 32)
+            prompt = prompt + serving.tokens(warm) + [int(token) for token in trace["tokens"][500:520]]
+    finally:
+        serving.close()
