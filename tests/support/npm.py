@@ -44,13 +44,17 @@ def install(folder, specs, wait_s=90):
     return folder
 
 
-async def run_script(folder, source, *arguments):
-    """Run a script with the packages of ``folder``; it must print ``ok`` as its last line."""
+async def run_script(folder, source, *arguments, **environment):
+    """Run a script with the packages in ``folder``; its last line must be ``ok``. Returns its output."""
     script = folder / source.name
     shutil.copyfile(source, script)
     process = await asyncio.create_subprocess_exec(
-        *("node", str(script), *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        *("node", str(script), *arguments),
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     output, _ = await process.communicate()
     text = output.decode()
     assert process.returncode == 0 and text.rstrip().splitlines()[-1:] == ["ok"], text
+    return text
