@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ftd.kernels.graph_latent_ref import HeadRows
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 Floats = NDArray[np.float32]
@@ -84,9 +85,9 @@ class Graph(Protocol):
         ...
 
     def head_linear(
-        self, out: Any, x: Any, num_heads: int, weight: QuantMatrix, tail: int = 0, interleaved: bool = False
+        self, out: Any, x: Any, num_heads: int, weight: QuantMatrix, which: HeadRows
     ) -> None:
-        """out = each head of ``x`` times its own rows of ``weight``, and the head's tail as it is."""
+        """out = each head of ``x`` times its own rows of ``weight``, and the head's tail."""
         ...
 
     def latent_norm(self, out: Any, x: Any, weight: Floats, eps: float, interleaved: bool = False) -> None:

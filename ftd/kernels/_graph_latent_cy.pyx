@@ -29,10 +29,10 @@ cdef class LatentOps(EncoderOps):
             self._latent_scratch[floats] = aligned(4 * self._parts * floats)
         return self._latent_scratch[floats]
 
-    def head_linear(self, out, x, num_heads, weight, tail=0, interleaved=False) -> None:
+    def head_linear(self, out, x, num_heads, weight, which) -> None:
         """Record out = each head of x times its own rows of weight, and the head's tail."""
         self._expect(x, x.width, "tokens")
-        _, wide = head_shape(x, num_heads, weight, tail, interleaved)
+        used, _, wide = head_shape(x, num_heads, weight, which)
         self._expect(out, num_heads * wide, "tokens")
         if out is x:
             raise ValueError("the product of a buffer cannot go to the buffer itself")
@@ -43,8 +43,11 @@ cdef class LatentOps(EncoderOps):
         args.out = self._data(out)
         args.scratch = <float*>address_of(self._scratch(head_linear_scratch_floats(weight.shape[1])))
         args.heads = num_heads
-        args.tail = tail
-        args.interleaved = interleaved
+        args.tail = which.tail
+        args.interleaved = which.interleaved
+        args.first = which.first
+        args.rows = used
+        args.transposed = which.transposed
         self._record(head_linear_fn(), args)
 
     def latent_norm(self, out, x, weight, eps: float, interleaved=False) -> None:

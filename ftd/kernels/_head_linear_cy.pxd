@@ -15,7 +15,10 @@ cdef extern from "head_linear.h" namespace "ftd" nogil:
         int32_t heads
         int32_t tail
         int32_t interleaved
+        int32_t first
+        int32_t rows
+        int32_t transposed
 
-    int64_t head_linear_scratch_floats "ftd::head_linear_scratch_floats"(int64_t k)
+    int64_t head_linear_scratch_floats "ftd::head_linear_scratch_floats"(int64_t m)
 
 cdef OpFn head_linear_fn() noexcept nogil

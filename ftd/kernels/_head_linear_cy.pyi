@@ -11,6 +11,9 @@ def head_linear(
     weight: QuantMatrix,
     tail: int = 0,
     interleaved: bool = False,
+    first: int = 0,
+    rows: int = 0,
+    transposed: bool = False,
     pool: Pool | None = None,
 ) -> NDArray[np.float32]:
     """Return each head's product with its own rows of ``weight``, and its tail."""

@@ -18,14 +18,14 @@ cdef OpFn head_linear_fn() noexcept nogil:
     return head_linear_select(current_isa())
 
 
-def head_linear(x, weight, tail=0, interleaved=False, pool=None):
+def head_linear(x, weight, tail=0, interleaved=False, first=0, rows=0, transposed=False, pool=None):
     """Return each head's product with its own rows of weight, and its tail; see head_linear_ref."""
-    rows, columns = check(x, weight, tail, interleaved)
-    out = np.empty((x.shape[0], x.shape[1], rows + tail), np.float32)
+    used, wide, _ = check(x, weight, tail, interleaved, first, rows, transposed)
+    out = np.empty((x.shape[0], x.shape[1], wide + tail), np.float32)
     if not x.shape[0]:
         return out
     parts = 1 if pool is None else pool.num_threads
-    scratch = np.empty(parts * head_linear_scratch_floats(columns), np.float32)
+    scratch = np.empty(parts * head_linear_scratch_floats(weight.shape[1]), np.float32)
     cdef const float[:, :, ::1] x_thk = x
     cdef float[:, :, ::1] out_thn = out
     cdef float[::1] floats = scratch
@@ -40,6 +40,9 @@ def head_linear(x, weight, tail=0, interleaved=False, pool=None):
     args.heads = x_thk.shape[1]
     args.tail = tail
     args.interleaved = interleaved
+    args.first = first
+    args.rows = used
+    args.transposed = transposed
     memset(&step, 0, sizeof(Step))
     step.num_tokens = x_thk.shape[0]
     op.run = head_linear_fn()

@@ -1,5 +1,6 @@
 """LatentOps: how ReferenceGraph records multi-head latent attention."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,38 +14,45 @@ from ftd.kernels.shapes import expect_range
 from ftd.kernels.step import Step
 
 
-def head_shape(
-    x: Buffer, num_heads: int, weight: QuantMatrix, tail: int, interleaved: bool
-) -> tuple[int, int]:
-    """Return the widths of a head of ``x`` and of the product; ValueError unless ``head_linear`` takes them."""
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Which rows of each head a product takes, and how; the arguments of ``head_linear`` by these names."""
+
+    tail: int = 0
+    interleaved: bool = False
+    first: int = 0
+    rows: int = 0
+    transposed: bool = False
+
+
+def head_shape(x: Buffer, num_heads: int, weight: QuantMatrix, which: HeadRows) -> tuple[int, int, int]:
+    """Return rows in use and the widths of a head of ``x`` and of the result; ValueError as head_linear."""
     expect_range("num_heads", num_heads, num_heads, 1, x.width)
     if x.width % num_heads:
         raise ValueError(f"width {x.width} is no multiple of {num_heads} heads")
     example = np.empty((0, num_heads, x.width // num_heads), np.float32)
-    rows, _ = head_linear_ref.check(example, weight, tail, interleaved)
-    return x.width // num_heads, rows + tail
+    used, wide, _ = head_linear_ref.check(
+        example, weight, which.tail, which.interleaved, which.first, which.rows, which.transposed
+    )
+    return used, x.width // num_heads, wide + which.tail
 
 
 class LatentOps(Recorder):
     """The ops of attention over latents: pages hold one row a token, [P, page_size, C]."""
 
     def head_linear(
-        self,
-        out: Buffer,
-        x: Buffer,
-        num_heads: int,
-        weight: QuantMatrix,
-        tail: int = 0,
-        interleaved: bool = False,
+        self, out: Buffer, x: Buffer, num_heads: int, weight: QuantMatrix, which: HeadRows
     ) -> None:
         """Record out = each head of ``x`` times its own rows of ``weight``, and the head's tail."""
         self._expect(x, x.width, "tokens")
-        width, wide = head_shape(x, num_heads, weight, tail, interleaved)
+        _, width, wide = head_shape(x, num_heads, weight, which)
         self._expect(out, num_heads * wide, "tokens")
+        if out is x:
+            raise ValueError("the product of a buffer cannot go to the buffer itself")
 
         def run(step: Step) -> None:
             heads = self.view(x).reshape(-1, num_heads, width)
-            result = head_linear_ref.head_linear(heads, weight, tail, interleaved)
+            result = head_linear_ref.head_linear(heads, weight, **asdict(which))
             self._write(out, result.reshape(-1, out.width))
 
         self._record(run)

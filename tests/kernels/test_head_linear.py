@@ -45,6 +45,33 @@ def test_every_format(get: Get, assert_close: AssertClose, rng: np.random.Genera
     assert_close(get("head_linear")(x, weight), expected, "sum")
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "q4_1"])
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+@pytest.mark.parametrize(("first", "rows"), [(0, 0), (0, 13), (13, 0), (5, 20)])
+def test_a_part_of_the_rows_and_the_transposed_product(
+    get: Get,
+    pools: tuple[Any, ...],
+    assert_close: AssertClose,
+    rng: np.random.Generator,
+    name: str,
+    tokens: int,
+    first: int,
+    rows: int,
+) -> None:
+    """What multi-head latent attention takes from one matrix of keys and values."""
+    heads, each, columns = 3, 29, 64
+    weight = random_matrix(name, heads * each, columns, rng)
+    used = rows or each - first
+    matrices = dequantize(weight).reshape(heads, each, columns)[:, first : first + used].astype(np.float64)
+    x = rng.standard_normal((tokens, heads, columns), np.float32)
+    turned = rng.standard_normal((tokens, heads, used), np.float32)
+    for pool in pools:
+        actual = get("head_linear")(x, weight, first=first, rows=rows, pool=pool)
+        assert_close(actual, np.einsum("thk,hnk->thn", x.astype(np.float64), matrices), "sum")
+        actual = get("head_linear")(turned, weight, first=first, rows=rows, transposed=True, pool=pool)
+        assert_close(actual, np.einsum("thk,hkn->thn", turned.astype(np.float64), matrices), "sum")
+
+
 def test_pairs_of_the_tail_are_sorted(get: Get, rng: np.random.Generator) -> None:
     x = np.arange(2 * 2 * 7, dtype=np.float32).reshape(2, 2, 7)
     actual = get("head_linear")(x, random_matrix("f32", 4, 1, rng), 6, True)
@@ -59,6 +86,19 @@ def test_bits_do_not_depend_on_the_batch(isa: str, rng: np.random.Generator) -> 
     whole = head_linear(x, weight)
     for token in range(11):
         np.testing.assert_array_equal(head_linear(x[token : token + 1], weight)[0], whole[token])
+    turned = rng.standard_normal((11, 4, 24), np.float32)
+    whole = head_linear(turned, weight, transposed=True)
+    for token in range(11):
+        one = head_linear(turned[token : token + 1], weight, transposed=True)
+        np.testing.assert_array_equal(one[0], whole[token])
+
+
+@pytest.mark.parametrize(("first", "rows"), [(-1, 0), (0, 3), (2, 0), (1, 2)])
+def test_refuses_rows_that_a_head_has_not(get: Get, rng: np.random.Generator, first: int, rows: int) -> None:
+    with pytest.raises(ValueError, match="must lie in its 2 rows"):
+        get("head_linear")(
+            np.zeros((1, 2, 8), np.float32), random_matrix("f32", 4, 8, rng), first=first, rows=rows
+        )
 
 
 @pytest.mark.parametrize(
