@@ -18,7 +18,7 @@ ITEM_BYTES = {"fast": 2, "f32": 4}
 class KvPool:
     """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C].
 
-    Recurrent layers have none: None.
+    Recurrent layers have none: None. Latent attention keeps one row a token in ``k`` [P, page_size, C] alone.
 
     ``make_pages(shape, dtype)`` allocates zeros where the model computes.
     """
@@ -33,8 +33,10 @@ class KvPool:
     ) -> None:
         self.page_size = page_size
         self.num_bytes = num_pages * page_size * config.kv_bytes_per_token(ITEM_BYTES[precision])
-        k_shape = (num_pages, config.num_kv_heads, config.head_dim, page_size)
+        k_shape: tuple[int, ...] = (num_pages, config.num_kv_heads, config.head_dim, page_size)
         v_shape = (num_pages, config.num_kv_heads, page_size, config.head_dim)
+        if config.latent is not None:
+            k_shape = (num_pages, page_size, config.latent.row_size)
         dtype = "float32" if precision == "f32" else "float16"
         self.k: list[Any] = []
         self.v: list[Any] = []
@@ -42,7 +44,7 @@ class KvPool:
             for layer in range(config.num_layers):
                 has_pages = config.recurrent is None or not config.recurrent.layers[layer]
                 self.k.append(make_pages(k_shape, dtype) if has_pages else None)
-                self.v.append(make_pages(v_shape, dtype) if has_pages else None)
+                self.v.append(make_pages(v_shape, dtype) if has_pages and config.latent is None else None)
         except MemoryError as exc:
             raise OutOfMemory(
                 f"the system refused {self.num_bytes} bytes for {num_pages} KV pages",

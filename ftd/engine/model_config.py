@@ -14,18 +14,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftd.engine import recurrent_config
+from ftd.engine import latent_config, recurrent_config
 from ftd.engine.hyperparameters import MAX_SIZE, Values
+from ftd.engine.latent_config import LatentConfig
 from ftd.engine.recurrent_config import LINEAR, RecurrentConfig
 from ftd.errors import InvalidFtw, Unsupported
 
 MAX_LAYERS = 4096
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 MAX_GROUPS = 256
+NOT_RENORMALISED = frozenset(("deepseek_v2", "olmoe", "qwen2_moe", "qwen3_moe"))
 SWIGLU_ALPHA = 1.702
 ENCODERS = frozenset(("bert", "nomic_bert"))
 MOE_ARCHITECTURES = frozenset(
     (
+        "deepseek_v2",
+        "deepseek_v3",
         "glm4_moe",
         "gpt_oss",
         "granitemoe",
@@ -37,6 +41,8 @@ MOE_ARCHITECTURES = frozenset(
         "qwen3_next",
     )
 )
+LATENT = frozenset(("deepseek_v2", "deepseek_v3"))
+SIGMOID = frozenset(("deepseek_v3", "glm4_moe"))
 RECURRENT = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
@@ -68,6 +74,7 @@ class ExpertsConfig:
     scale: float
     num_groups: int
     top_groups: int
+    group_top: int
     activation: str
     limit: float
     layers: tuple[bool, ...]
@@ -108,6 +115,7 @@ class ModelConfig:
     is_encoder: bool = False
     num_token_types: int = 0
     recurrent: RecurrentConfig | None = None
+    latent: LatentConfig | None = None
 
     @property
     def num_kv_layers(self) -> int:
@@ -116,6 +124,8 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, item_bytes: int) -> int:
         """Return the bytes that K and V of one token take over all layers, ``item_bytes`` a value."""
+        if self.latent is not None:
+            return self.num_layers * self.latent.row_size * item_bytes
         return 2 * self.num_kv_layers * self.num_kv_heads * self.head_dim * item_bytes
 
 
@@ -135,7 +145,8 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         )
     if hidden_size % num_heads and values.is_absent("head_dim"):
         raise InvalidFtw(f"hidden_size must be a multiple of num_attention_heads: {hidden_size}, {num_heads}")
-    head_dim = values.size("head_dim", max(1, hidden_size // num_heads))
+    latent = latent_config.make(values) if architecture in LATENT else None
+    head_dim = latent.rope_dim if latent else values.size("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise InvalidFtw(f"head_dim must be even: {head_dim}")
     num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
@@ -179,6 +190,7 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         experts=experts,
         is_encoder=architecture in ENCODERS,
         num_token_types=values.size("type_vocab_size", 0, low=0),
+        latent=latent,
         recurrent=recurrent_config.make(values, num_layers) if architecture in RECURRENT else None,
     )
 
@@ -188,6 +200,8 @@ def _experts(values: Values, architecture: str, num_layers: int) -> ExpertsConfi
     num_experts = values.first_size(("num_experts", "num_local_experts", "n_routed_experts"), limit=1 << 16)
     num_chosen = values.size("num_experts_per_tok", limit=1 << 16)
     num_groups, top_groups = values.size("n_group", 1), values.size("topk_group", 1)
+    if values.text("topk_method", "") == "greedy":
+        num_groups = top_groups = 1
     if num_experts % num_groups or top_groups > num_groups or num_groups > MAX_GROUPS:
         raise InvalidFtw(
             f"experts, n_group and topk_group do not fit: {num_experts} {num_groups} {top_groups}"
@@ -195,7 +209,7 @@ def _experts(values: Values, architecture: str, num_layers: int) -> ExpertsConfi
     if num_chosen > num_experts // num_groups * top_groups:
         raise InvalidFtw(f"num_experts_per_tok exceeds the experts that can be chosen: {num_chosen}")
     inner = values.first_size(("moe_intermediate_size", "intermediate_size"))
-    scoring = values.text("scoring_func", "sigmoid" if architecture == "glm4_moe" else "softmax")
+    scoring = values.text("scoring_func", "sigmoid" if architecture in SIGMOID else "softmax")
     if scoring not in ("softmax", "sigmoid"):
         raise Unsupported(f"scoring_func must be softmax or sigmoid: {scoring!r:.50}")
     if values.number("swiglu_alpha", SWIGLU_ALPHA, low=0.0, high=10.0) != SWIGLU_ALPHA:
@@ -207,10 +221,11 @@ def _experts(values: Values, architecture: str, num_layers: int) -> ExpertsConfi
         inner_size=inner,
         shared_size=shared or inner * values.size("n_shared_experts", 0, low=0, limit=1024),
         scoring=scoring,
-        renormalise=values.flag("norm_topk_prob", architecture not in ("olmoe", "qwen2_moe", "qwen3_moe")),
+        renormalise=values.flag("norm_topk_prob", architecture not in NOT_RENORMALISED),
         scale=values.number("routed_scaling_factor", 1.0, low=0.0, high=1e6),
         num_groups=num_groups,
         top_groups=top_groups,
+        group_top=1 if scoring == "softmax" else 2,
         activation="silu" if values.is_absent("swiglu_limit") else "clamped",
         limit=values.number("swiglu_limit", 7.0, low=0.0, high=1e6),
         layers=_expert_layers(values, num_layers),

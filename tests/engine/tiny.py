@@ -51,6 +51,21 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3": {"rope_theta": 1000000.0, "head_dim": 32, "tie_word_embeddings": False},
 }
 
+LATENT: dict[str, Any] = {
+    "rope_theta": 10000.0,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "tie_word_embeddings": False,
+}
+
 MOE_CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "rope_theta": 1000000.0,
@@ -104,6 +119,32 @@ MOE_CASES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 32,
         "shared_expert_intermediate_size": 48,
+        "norm_topk_prob": False,
+    },
+    "deepseek_v3": {
+        **LATENT,
+        "q_lora_rank": 48,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.6,
+        "norm_topk_prob": True,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.8,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "deepseek_v2": {
+        **LATENT,
+        "q_lora_rank": None,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 1.5,
         "norm_topk_prob": False,
     },
     "glm4_moe": {

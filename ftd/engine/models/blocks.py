@@ -122,7 +122,7 @@ class Blocks:
         if gated:
             graph.sigmoid_gate(self.mixed, self.mixed, self._gate)
         has_bias = (qkv_bias or config.attention_bias) and f"{prefix}.self_attn.o_proj.bias" in weights
-        self._add_product(
+        self.add_product(
             f"{prefix}.self_attn.o_proj", self.mixed, has_bias, post_norm and f"{prefix}.{post_norm}.weight"
         )
 
@@ -162,6 +162,7 @@ class Blocks:
             weights.vector(correction, experts.num_experts) if correction in weights else None,
             experts.num_groups,
             experts.top_groups,
+            experts.group_top,
         )
         bank = weights.bank(layer, experts.num_experts, config.hidden_size, experts.inner_size)
         graph.expert_ffn(mixed, self.normed, routing, bank, experts.activation, experts.limit)
@@ -198,7 +199,7 @@ class Blocks:
         graph.linears([(gate, gate_weight, None), (up, up_weight, None)], self.normed)
         gated = graph.swiglu if config.activation == "silu" else graph.geglu
         gated(gate, gate, up)
-        self._add_product(f"{name}.down_proj", gate, False, norm)
+        self.add_product(f"{name}.down_proj", gate, False, norm)
 
     def mlp_buffers(self, inner: int) -> tuple[Any, Any]:
         """Return the two buffers that all mlps of one inner size share."""
@@ -236,7 +237,7 @@ class Blocks:
         weight = self.weights.vector(name, self.config.hidden_size)
         self.graph.rms_norm(out, self.x, weight, self.config.rms_norm_eps)
 
-    def _add_product(self, name: str, source: Any, has_bias: bool, norm: str | None) -> None:
+    def add_product(self, name: str, source: Any, has_bias: bool, norm: str | None = None) -> None:
         """x += residual_scale * norm(source W^T + bias)."""
         hidden, scale = self.config.hidden_size, self.config.residual_scale
         weight = self.weights.matrix(f"{name}.weight", hidden, source.width)

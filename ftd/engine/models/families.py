@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ftd.engine.models import (
     bert,
+    deepseek,
     gemma3,
     glm4_moe,
     gpt_oss,
@@ -22,6 +23,8 @@ from ftd.errors import Unsupported
 
 FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "bert": bert.record,
+    "deepseek_v2": deepseek.record,
+    "deepseek_v3": deepseek.record,
     "gemma3_text": gemma3.record,
     "glm4_moe": glm4_moe.record,
     "gpt_oss": gpt_oss.record,
@@ -41,7 +44,9 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
 }
 
 # Their ops exist on the processor alone
-CPU_ONLY = frozenset(("bert", "nomic_bert", "qwen3_5", "qwen3_5_moe", "qwen3_next"))
+CPU_ONLY = frozenset(
+    ("bert", "deepseek_v2", "deepseek_v3", "nomic_bert", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+)
 
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:

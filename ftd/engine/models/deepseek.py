@@ -1,0 +1,110 @@
+"""DeepSeek V2 and V3: latent attention, dense first layers, then experts in groups beside a shared one.
+
+kv_b takes a latent to the keys and values of all heads. It is never applied to the context: a query goes
+through its keys' part into the space of latents, attends there, and what it mixed comes back through the
+values' part.
+"""
+
+from ftd.engine.graphs import Floats
+from ftd.engine.models.blocks import Blocks, Outputs
+from ftd.kernels.graph_latent_ref import HeadRows
+from ftd.kernels.quant import QuantMatrix
+
+
+def record(blocks: Blocks) -> Outputs:
+    """Record one step of the model."""
+    blocks.embed()
+    attention = _Attention(blocks)
+    for layer in range(blocks.config.num_layers):
+        attention.record(layer)
+        blocks.experts(layer)
+    return blocks.head()
+
+
+class _Attention:
+    """Records x += o_proj(attention(norm(x))); its buffers serve all layers."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        graph, latent = blocks.graph, blocks.config.latent
+        assert latent is not None
+        self._blocks, self._latent = blocks, latent
+        heads = blocks.config.num_heads
+        self._q_compressed = graph.buffer(latent.q_rank) if latent.q_rank else None
+        self._q = graph.buffer(heads * latent.query_size)
+        self._queries = graph.buffer(heads * latent.row_size)
+        self._compressed, self._row = graph.buffer(latent.row_size), graph.buffer(latent.row_size)
+        self._mixed = graph.buffer(heads * latent.kv_rank)
+        self._values = graph.buffer(heads * latent.value_dim)
+
+    def record(self, layer: int) -> None:
+        """Record one layer's attention."""
+        blocks, latent = self._blocks, self._latent
+        graph, weights, config = blocks.graph, blocks.weights, blocks.config
+        prefix, heads, hidden = f"model.layers.{layer}", config.num_heads, config.hidden_size
+        name = f"{prefix}.self_attn"
+        blocks.norm(blocks.normed, f"{prefix}.input_layernorm.weight")
+        self._record_query(name)
+        compress = f"{name}.kv_a_proj_with_mqa"
+        product = (
+            self._compressed,
+            weights.matrix(f"{compress}.weight", latent.row_size, hidden),
+            self._bias(compress, latent.row_size),
+        )
+        # In f32 also on the fast path, as K and V of other models: every later token reads their errors
+        graph.linears([product], blocks.normed, num_exact=1)
+        norm = weights.vector(f"{name}.kv_a_layernorm.weight", latent.kv_rank)
+        graph.latent_norm(self._row, self._compressed, norm, config.rms_norm_eps, latent.interleaved)
+        inv_freq, scale = blocks.rope
+        graph.rope(self._row, 1, latent.row_size, inv_freq, scale, first=latent.kv_rank)
+        pages = blocks.kv_pool.k[layer]
+        graph.latent_store(self._row, pages)
+        self._record_absorbed(name)
+        graph.rope(self._queries, heads, latent.row_size, inv_freq, scale, first=latent.kv_rank)
+        graph.latent_attention(self._mixed, self._queries, pages, heads, latent.kv_rank, latent.scale)
+        self._record_values(name)
+        blocks.add_product(f"{name}.o_proj", self._values, f"{name}.o_proj.bias" in weights)
+
+    def _record_query(self, name: str) -> None:
+        """q = q_proj(normed), or q_b(norm(q_a(normed)))."""
+        blocks, latent = self._blocks, self._latent
+        graph, weights, config = blocks.graph, blocks.weights, blocks.config
+        if self._q_compressed is None:
+            weight = weights.matrix(f"{name}.q_proj.weight", self._q.width, config.hidden_size)
+            graph.linear(self._q, blocks.normed, weight)
+            return
+        weight = weights.matrix(f"{name}.q_a_proj.weight", latent.q_rank, config.hidden_size)
+        graph.linear(self._q_compressed, blocks.normed, weight, self._bias(f"{name}.q_a_proj", latent.q_rank))
+        norm = weights.vector(f"{name}.q_a_layernorm.weight", latent.q_rank)
+        graph.rms_norm(self._q_compressed, self._q_compressed, norm, config.rms_norm_eps)
+        weight = weights.matrix(f"{name}.q_b_proj.weight", self._q.width, latent.q_rank)
+        graph.linear(self._q, self._q_compressed, weight)
+
+    def _record_absorbed(self, name: str) -> None:
+        """queries = q through the keys' part of kv_b, and the part that rotates."""
+        latent, heads, weights = self._latent, self._blocks.config.num_heads, self._blocks.weights
+        which = HeadRows(tail=latent.rope_dim, interleaved=latent.interleaved)
+        if f"{name}.k_b_proj.weight" in weights:
+            weight = weights.matrix(f"{name}.k_b_proj.weight", heads * latent.kv_rank, latent.nope_dim)
+        else:
+            weight = self._kv_b(name)
+            which = HeadRows(which.tail, which.interleaved, rows=latent.nope_dim, transposed=True)
+        self._blocks.graph.head_linear(self._queries, self._q, heads, weight, which)
+
+    def _record_values(self, name: str) -> None:
+        """values = mixed latents through the values' part of kv_b."""
+        latent, heads, weights = self._latent, self._blocks.config.num_heads, self._blocks.weights
+        which = HeadRows()
+        if f"{name}.v_b_proj.weight" in weights:
+            weight = weights.matrix(f"{name}.v_b_proj.weight", heads * latent.value_dim, latent.kv_rank)
+        else:
+            weight, which = self._kv_b(name), HeadRows(first=latent.nope_dim)
+        self._blocks.graph.head_linear(self._values, self._mixed, heads, weight, which)
+
+    def _kv_b(self, name: str) -> QuantMatrix:
+        latent, heads = self._latent, self._blocks.config.num_heads
+        rows = heads * (latent.nope_dim + latent.value_dim)
+        return self._blocks.weights.matrix(f"{name}.kv_b_proj.weight", rows, latent.kv_rank)
+
+    def _bias(self, name: str, size: int) -> Floats | None:
+        weights = self._blocks.weights
+        return weights.vector(f"{name}.bias", size) if f"{name}.bias" in weights else None
