@@ -35,8 +35,8 @@ TILES = {
     (128, False): Tiles(ROWS, 64, 4, 3),
     (256, False): Tiles(ROWS, 32, 4, 3),
     (64, True): Tiles(ROWS, 32, 4, 2),
-    (128, True): Tiles(ROWS, 32, 4, 2),
-    (256, True): Tiles(ROWS, 32, 4, 2),
+    (128, True): Tiles(ROWS, 32, 8, 2),
+    (256, True): Tiles(ROWS, 16, 8, 2),
 }
 
 

@@ -23,10 +23,10 @@ MAX_HEADS = 16
 TILES = {
     (64, False): Tiles(128, 128, 8, 3),
     (128, False): Tiles(128, 64, 8, 3),
-    (256, False): Tiles(128, 64, 8, 2),
-    (64, True): Tiles(32, 32, 4, 2),
-    (128, True): Tiles(32, 32, 4, 2),
-    (256, True): Tiles(16, 32, 4, 2),
+    (256, False): Tiles(64, 32, 8, 3),
+    (64, True): Tiles(32, 32, 8, 2),
+    (128, True): Tiles(32, 16, 8, 2),
+    (256, True): Tiles(16, 16, 8, 2),
 }
 
 
