@@ -13,11 +13,11 @@ static inline vf gated(vf gate, vf up, bool clamped, float limit, float alpha) {
     return mul(div(numerator, add(set1(1.0f), decay)), up);
 }
 
-static void expert_activate_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
+static void expert_activate_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
     const auto& a = *static_cast<const ExpertFfnArgs*>(args);
     const int64_t inner = a.inner, stride = a.num_gate_up == 1 ? 2 * inner : inner;
     int64_t begin, end;
-    share(static_cast<int64_t>(step->num_tokens) * a.num_chosen, 1, thread, num_threads, &begin, &end);
+    share(a.starts[a.num_experts], 1, thread, num_threads, &begin, &end);
     for (int64_t row = begin; row < end; ++row) {
         const float* gate = a.gate + row * stride;
         const float* up = a.num_gate_up == 1 ? gate + inner : a.up + row * stride;
@@ -49,6 +49,7 @@ static void expert_combine_op(const void* args, const Step* step, int32_t thread
             const int rest = last - i < W ? static_cast<int>(last - i) : W;
             vf sum = zero();
             for (int32_t k = 0; k < a.num_chosen; ++k) {
+                if (place[k] < 0) continue;
                 const float* from = a.rows + place[k] * width + i;
                 sum = fma(set1(weights[k]), rest == W ? load(from) : load_part(from, rest), sum);
             }

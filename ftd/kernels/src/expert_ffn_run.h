@@ -26,13 +26,15 @@ inline void quantize_rows(const ExpertFfnArgs& a, const float* x, const Activati
     a.quantize(&args, &step, 0, 1);
 }
 
-// One part does it all: a counting sort of T * K small numbers. Pairs of one expert keep their order.
+// One part does it all: a counting sort of T * K small numbers. Pairs of one expert keep their order; those of a
+// negative expert, which somebody else computes, have no place.
 inline void expert_sort_op(const void* args, const Step* step, int32_t thread, int32_t) noexcept {
     if (thread != 0) return;
     const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
     const int64_t pairs = static_cast<int64_t>(step->num_tokens) * a.num_chosen;
     std::memset(a.starts, 0, (a.num_experts + 1) * sizeof(int32_t));
-    for (int64_t i = 0; i < pairs; ++i) ++a.starts[a.ids[i]];
+    for (int64_t i = 0; i < pairs; ++i)
+        if (a.ids[i] >= 0) ++a.starts[a.ids[i]];
     int32_t at = 0, named = 0;
     for (int32_t e = 0; e < a.num_experts; ++e) {
         const int32_t count = a.starts[e];
@@ -44,6 +46,8 @@ inline void expert_sort_op(const void* args, const Step* step, int32_t thread, i
     a.named[0] = named;
     if (a.uses) a.uses[a.num_experts] += named;
     for (int64_t i = 0; i < pairs; ++i) {
+        a.place[i] = -1;
+        if (a.ids[i] < 0) continue;
         const int32_t place = a.starts[a.ids[i]]++;
         a.order[place] = static_cast<int32_t>(i);
         a.place[i] = place;
@@ -52,12 +56,12 @@ inline void expert_sort_op(const void* args, const Step* step, int32_t thread, i
     a.starts[0] = 0;
 }
 
-inline void expert_gather_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
+inline void expert_gather_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
     const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
     bool needs_codes = false;
     for (int32_t i = 0; i < a.num_gate_up; ++i) needs_codes = needs_codes || !a.gate_up[i].exact;
     int64_t begin, end;
-    share(static_cast<int64_t>(step->num_tokens) * a.num_chosen, 1, thread, num_threads, &begin, &end);
+    share(a.starts[a.num_experts], 1, thread, num_threads, &begin, &end);
     for (int64_t row = begin; row < end; ++row) {
         float* to = a.rows + row * a.width;
         std::memcpy(to, a.x + a.order[row] / a.num_chosen * a.width, a.width * sizeof(float));

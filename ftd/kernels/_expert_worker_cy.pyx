@@ -1,0 +1,125 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""ExpertWorker: runs experts for a card on the CPU, in place in their banks; see src/expert_worker.h."""
+
+import numpy as np
+
+from libc.stdint cimport int32_t, int64_t, uint16_t
+from libc.stdlib cimport calloc, free
+from libcpp.vector cimport vector
+
+from ftd.kernels._expert_ffn_cy cimport (
+    NUM_EXPERT_OPS, ExpertFfnArgs, fill_expert_args, fill_expert_ops, place_expert_workspace,
+)
+from ftd.kernels._pool cimport Op, Pool, ThreadPool
+from ftd.kernels._step_cy cimport address_of, aligned, floats_of
+
+cdef extern from "expert_worker.h" namespace "ftd" nogil:
+    cdef cppclass CWorker "ftd::ExpertWorker":
+        CWorker(ThreadPool*, int32_t*, const void*, float*, int64_t, int32_t) except +
+        void add(const Op*) except +
+        void start() except +
+        void stop()
+        int64_t num_messages()
+
+
+cdef struct Layer:
+    ExpertFfnArgs args
+    Op ops[8]
+
+
+cdef class ExpertWorker:
+    """A thread that answers a mailbox with the threads of ``pool``, which nobody else may use meanwhile.
+
+    words    [80]   i32          the mailbox's words
+    on_cpu   [T, K] i32          the layer's experts to run, negative where somebody else does
+    weights  [T, K] f32
+    x        [T, D] f32, or u16 that holds bf16
+    out      [T, D] f32          the weighted sums
+
+    The arrays are views of pinned memory that the card writes and reads; they live as long as the worker.
+    """
+
+    cdef CWorker* worker
+    cdef vector[Layer*] layers
+    cdef object arrays, keep
+    cdef Pool pool
+    cdef bint fast, started
+
+    def __init__(self, Pool pool, words, on_cpu, weights, x, out, precision: str = "fast") -> None:
+        if x.dtype not in (np.float32, np.uint16) or x.ndim != 2 or out.shape != x.shape or out.dtype != np.float32:
+            raise ValueError(f"x and out must be [T, D] of f32 or u16 and f32, got {x.dtype} {x.shape} {out.shape}")
+        if on_cpu.shape != weights.shape or on_cpu.dtype != np.int32 or weights.dtype != np.float32:
+            raise ValueError("on_cpu and weights must be [T, K] i32 and f32")
+        if words.dtype != np.int32 or words.size < 80 or on_cpu.shape[0] != x.shape[0]:
+            raise ValueError("words must be [80] i32 and all arrays of as many tokens")
+        self.arrays = (words, on_cpu, weights, x, out)
+        if not all(array.flags.c_contiguous for array in self.arrays):
+            raise ValueError("the arrays of a mailbox must be contiguous")
+        rows = np.zeros(x.shape, np.float32) if x.dtype == np.uint16 else None
+        self.keep = [rows]
+        self.pool = pool
+        self.fast = precision == "fast"
+        cdef float* converted = NULL
+        if rows is not None:
+            converted = <float*>address_of(rows)
+        self.worker = new CWorker(
+            pool.threads, <int32_t*>address_of(words), <const void*>address_of(x), converted, x.shape[1], x.shape[0]
+        )
+
+    def add(self, bank, activation: str = "silu", limit: float = 7.0) -> None:
+        """Take the next layer's bank, whose records stay where they are; before ``start``."""
+        if self.started:
+            raise ValueError("banks must be added before start()")
+        words, on_cpu, weights, x, out = self.arrays
+        cdef Layer* layer = <Layer*>calloc(1, sizeof(Layer))
+        if layer == NULL:
+            raise MemoryError
+        self.layers.push_back(layer)
+        fill_expert_args(&layer.args, bank, on_cpu.shape[1], activation, limit, self.fast)
+        if layer.args.width != x.shape[1]:
+            raise ValueError(f"the bank takes rows of {layer.args.width}, the mailbox has {x.shape[1]}")
+        layer.args.x = floats_of(x if self.keep[0] is None else self.keep[0])
+        layer.args.ids = <const int32_t*>address_of(on_cpu)
+        layer.args.weights = floats_of(weights)
+        layer.args.out = <float*>address_of(out)
+        self.keep.append(bank)
+        fill_expert_ops(&layer.args, layer.ops)
+        self.worker.add(layer.ops)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        cdef int64_t num_bytes = 0
+        cdef int64_t tokens = self.arrays[3].shape[0]
+        cdef size_t i
+        for i in range(self.layers.size()):
+            num_bytes = max(
+                num_bytes, place_expert_workspace(&self.layers[i].args, NULL, tokens, self.pool.num_threads)
+            )
+        workspace = aligned(num_bytes)
+        self.keep.append(workspace)
+        for i in range(self.layers.size()):
+            place_expert_workspace(
+                &self.layers[i].args, <char*>address_of(workspace), tokens, self.pool.num_threads
+            )
+        self.started = True
+        self.worker.start()
+
+    @property
+    def num_messages(self) -> int:
+        """Messages answered so far."""
+        return self.worker.num_messages()
+
+    def close(self) -> None:
+        """End the thread; a second call does nothing."""
+        if self.worker != NULL:
+            with nogil:
+                self.worker.stop()
+
+    def __dealloc__(self):
+        if self.worker != NULL:
+            with nogil:
+                self.worker.stop()
+            del self.worker
+        cdef size_t i
+        for i in range(self.layers.size()):
+            free(self.layers[i])
