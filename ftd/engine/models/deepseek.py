@@ -10,6 +10,9 @@ from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.kernels.graph_latent_ref import HeadRows
 from ftd.kernels.quant import QuantMatrix
 
+# The norms of what is compressed have an epsilon of their own, whatever the config says of the others
+COMPRESSED_EPS = 1e-6
+
 
 def record(blocks: Blocks) -> Outputs:
     """Record one step of the model."""
@@ -53,7 +56,7 @@ class _Attention:
         # In f32 also on the fast path, as K and V of other models: every later token reads their errors
         graph.linears([product], blocks.normed, num_exact=1)
         norm = weights.vector(f"{name}.kv_a_layernorm.weight", latent.kv_rank)
-        graph.latent_norm(self._row, self._compressed, norm, config.rms_norm_eps, latent.interleaved)
+        graph.latent_norm(self._row, self._compressed, norm, COMPRESSED_EPS, latent.interleaved)
         inv_freq, scale = blocks.rope
         graph.rope(self._row, 1, latent.row_size, inv_freq, scale, first=latent.kv_rank)
         pages = blocks.kv_pool.k[layer]
@@ -75,7 +78,7 @@ class _Attention:
         weight = weights.matrix(f"{name}.q_a_proj.weight", latent.q_rank, config.hidden_size)
         graph.linear(self._q_compressed, blocks.normed, weight, self._bias(f"{name}.q_a_proj", latent.q_rank))
         norm = weights.vector(f"{name}.q_a_layernorm.weight", latent.q_rank)
-        graph.rms_norm(self._q_compressed, self._q_compressed, norm, config.rms_norm_eps)
+        graph.rms_norm(self._q_compressed, self._q_compressed, norm, COMPRESSED_EPS)
         weight = weights.matrix(f"{name}.q_b_proj.weight", self._q.width, latent.q_rank)
         graph.linear(self._q, self._q_compressed, weight)
 
