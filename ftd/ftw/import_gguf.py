@@ -174,7 +174,7 @@ def _planned(file: GgufFile, info: TensorInfo, name: str, part: Part, size: dict
     shape, head_dim = tuple(size[letter] for letter in part.shape), size["C"]
     fused = rows_of(part.fused, size) if part.fused else None
     dims = (*reversed(shape[1:]), shape[0] if fused is None else fused.stored)
-    if info.dims != dims:
+    if info.dims not in (dims, (*dims, 1)):  # a matrix of one row is a vector to some converters
         raise InvalidGguf(f"tensor {info.name} has dims {list(info.dims)} instead of {list(dims)}")
     matrix = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
     format = gguf_blocks.format_of(info.type, info.name)

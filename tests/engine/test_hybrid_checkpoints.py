@@ -125,7 +125,9 @@ def gguf_tensors(case: str, values: dict[str, Any], state: dict[str, Array]) -> 
             theirs = name.replace(".dt_bias", ".dt_proj.bias")
             found = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
             assert found is not None, name
-            tensors[found] = changed(case, name, tensor, values).squeeze()
+            as_rows = changed(case, name, tensor, values)
+            # the gate of the shared expert is a vector in some files and a matrix of one row in others
+            tensors[found] = as_rows if case == "qwen3_next" and len(as_rows) == 1 else as_rows.squeeze()
     return tensors
 
 
