@@ -4,18 +4,20 @@
     q4_0 q5_0    d = (the x of largest |x|) / -8, -16         c = min(15 or 31, trunc(x / d + 8.5 or 16.5))
     q4_1 q5_1    d = (max - min) / 15, 31           c = min(15 or 31, trunc((x - min) / d + 0.5))
     mxfp4        d = 2^(floor(log2 max|x|) - 2)     c = the nearest of ±(0 ½ 1 1½ 2 3 4 6), the smaller of two
-    q4_k … q6_k  ``ftd.ftw.quantize_k``
+    q4_k … q6_k  ``ftd.kernels.quantize_k_ref``
 
 x / d is computed as x * (1 / d) in f32, with 0 for 1 / 0, and d and min are stored as f16.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import quantize_k
+from ftd.kernels import cpu, dispatch
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
 QUANTIZED = ("q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "mxfp4")
@@ -29,7 +31,7 @@ KEPT = (
     "linear_attn.in_proj_b.weight",
     "linear_attn.conv1d.weight",
 )
-MAX_F16 = 65504.0
+MAX_K = 1e9  # scales of 6 or 8 bits times an f16 end before it; squares must not run over
 _STEP_BLOCKS = 8192  # 1 MiB of f32: temporaries of this size stay in the second-level cache
 
 Floats = NDArray[np.float32]
@@ -71,8 +73,12 @@ def quantize(rows: Floats, format: str) -> QuantMatrix:
     block = FORMATS[format].block
     blocks = np.ascontiguousarray(rows).reshape(-1, block)
     step = _STEP_BLOCKS * BLOCK // block
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # as 1 / d of the smallest numbers
-        parts = [_part(blocks[first : first + step], format) for first in range(0, len(blocks), step)]
+    slices = [blocks[first : first + step] for first in range(0, len(blocks), step)]
+    if len(slices) == 1:
+        parts = [_part(slices[0], format)]
+    else:
+        with ThreadPoolExecutor(min(len(cpu.usable_cores()), len(slices)), "quantize") as threads:
+            parts = list(threads.map(partial(_part, format=format), slices))
     planes = []
     for index, plane in enumerate(FORMATS[format].planes):
         joined = parts[0][index] if len(parts) == 1 else np.concatenate([part[index] for part in parts])
@@ -90,7 +96,8 @@ def _part(blocks: Floats, format: str) -> Planes:
     """Return the planes of some blocks, each [blocks, bytes or items of a block]."""
     if not np.isfinite(blocks).all():
         raise InvalidCheckpoint(f"a value that is not finite cannot be quantised to {format}")
-    planes = _PLANES[format](blocks)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # as 1 / d of the smallest numbers
+        planes = _PLANES[format](blocks)
     for plane, values in zip(FORMATS[format].planes, planes, strict=True):
         if plane.dtype == "<f2" and not np.isfinite(values).all():
             raise InvalidCheckpoint(
@@ -175,14 +182,20 @@ def _mxfp4(blocks: Floats) -> Planes:
     return _nibbles(codes), exponents.astype(np.uint8)
 
 
+def _k(blocks: Floats, format: str) -> Planes:
+    largest = np.abs(blocks).max(initial=0)
+    if largest > MAX_K:
+        raise InvalidCheckpoint(f"values are too large for the scales of {format}: {largest:g}")
+    planes: Planes = dispatch.get("quantize_k")(blocks, format)
+    return planes
+
+
 _PLANES: dict[str, Callable[[Floats], Planes]] = {
     "q8_0": _q8_0,
     "q4_0": _q4_0,
     "q4_1": _q4_1,
     "q5_0": _q5_0,
     "q5_1": _q5_1,
-    "q4_k": quantize_k.q4_k,
-    "q5_k": quantize_k.q5_k,
-    "q6_k": quantize_k.q6_k,
+    **{format: partial(_k, format=format) for format in ("q4_k", "q5_k", "q6_k")},
     "mxfp4": _mxfp4,
 }

@@ -48,6 +48,7 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
         "logprobs",
         "matmul",
         "position_embedding",
+        "quantize_k",
         "rms_norm",
         "rope",
         "route_topk",

@@ -1,7 +1,5 @@
 """ftd.ftw.quantize against the ``gguf`` package, whose quantisers are bit for bit those of ggml."""
 
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
@@ -13,8 +11,6 @@ from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw import gguf_blocks
 from ftd.ftw.quantize import QUANTIZED, as_f32, check_name, quantize, target
 from ftd.kernels.quant import FORMATS, QuantMatrix
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "k_quants.npz"
 
 BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "mxfp4": 17}
 
@@ -64,28 +60,10 @@ def test_blocks_that_hurt(format: str, block: NDArray[np.float64]) -> None:
     assert planes(quantize(values, format)) == wanted
 
 
-def test_blocks_of_256_are_those_of_llama_quantize() -> None:
-    """golden/k_quants.npz: f32 values and what llama-quantize --pure (llama.cpp b11434) wrote for them."""
-    with np.load(GOLDEN) as golden:
-        values = golden["values"]
-        for kind in ("Q4_K", "Q5_K", "Q6_K"):
-            format = kind.lower()
-            wanted = [
-                gguf_blocks.plane(kind, plane.name, golden[kind]).tobytes()
-                for plane in FORMATS[format].planes
-            ]
-            assert planes(quantize(values, format)) == wanted
-            # Blocks are independent of each other and of how they lie in rows.
-            alone = [planes(quantize(row[None], format)) for row in values]
-            assert [b"".join(parts) for parts in zip(*alone, strict=True)] == wanted
-
-
 @pytest.mark.parametrize("format", QUANTIZED)
 def test_a_large_matrix_is_the_sum_of_its_rows(format: str) -> None:
     random = np.random.default_rng(0)
     values = random.normal(size=(5, 1 << 18)).astype(np.float32)[:, : (1 << 18) - 512]
-    if format.endswith("_k"):  # slower, and cut in the same way
-        values = values[:2]
     rows = [planes(quantize(row[None], format)) for row in values]
     assert planes(quantize(values, format)) == [b"".join(parts) for parts in zip(*rows, strict=True)]
 

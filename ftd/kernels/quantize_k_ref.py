@@ -1,4 +1,4 @@
-"""The formats with blocks of 256, in the operations of ggml's reference quantisers and in their order.
+"""quantize_k: the definition. Formats with blocks of 256, in the operations of ggml's reference quantisers.
 
     q4_k q5_k   8 sub-blocks of 32: x = scale · c - min       the pair of least weighted square error of that
                 of c = 0 .. 15 or 31                          of the range and 21 or 16 refitted ones near it
@@ -12,6 +12,8 @@ last, so arrays are [values of a sub-block, sub-blocks]: ``sum(axis=0)`` adds in
 import numpy as np
 from numpy.typing import NDArray
 
+from ftd.kernels.shapes import ArrayLike, expect
+
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
 Codes = NDArray[np.uint8]
@@ -21,19 +23,37 @@ BLOCK = 256
 _TINY = np.float32(1e-15)  # below it a sub-block counts as zeros
 
 
-def q4_k(blocks: Floats) -> Planes:
-    """[blocks, 256] f32 -> codes, scales, mins, d, dmin."""
-    codes, rest = _with_mins(blocks, 15, -1.0, 21)
-    return _pairs(codes), *rest
+def check(blocks: ArrayLike, format: str) -> None:
+    """Raise ValueError unless the arguments fit the contract of ``quantize_k``."""
+    expect("blocks", blocks, "float32", ("M", BLOCK))
+    if format not in ("q4_k", "q5_k", "q6_k"):
+        raise ValueError(f"format must be q4_k, q5_k or q6_k: {format}")
 
 
-def q5_k(blocks: Floats) -> Planes:
-    """[blocks, 256] f32 -> codes, high, scales, mins, d, dmin."""
-    codes, rest = _with_mins(blocks, 31, -0.5, 16)
-    return _pairs(codes & np.uint8(0x0F)), np.packbits(codes >> 4, axis=1, bitorder="little"), *rest
+def quantize_k(blocks: Floats, format: str) -> Planes:
+    """Return the planes of blocks of 256 values, each with a row a block.
+
+    blocks  [M, 256] f32   at most 1e9 in size
+    format  q4_k, q5_k or q6_k
+    returns the planes of ``ftd.kernels.quant`` in its order; scales that f16 cannot hold become infinite
+
+    Bytes moved: 1024*M, and 144*M, 176*M or 210*M back.
+    Raises ValueError if blocks is not f32 [M, 256] or format is another.
+    """
+    check(blocks, format)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if format == "q6_k":
+            return _symmetric(blocks)
+        codes, rest = (
+            _with_mins(blocks, 15, -1.0, 21) if format == "q4_k" else _with_mins(blocks, 31, -0.5, 16)
+        )
+    low = _pairs(codes & np.uint8(0x0F))
+    if format == "q4_k":
+        return low, *rest
+    return low, np.packbits(codes >> np.uint8(4), axis=1, bitorder="little"), *rest
 
 
-def q6_k(blocks: Floats) -> Planes:
+def _symmetric(blocks: Floats) -> Planes:
     """[blocks, 256] f32 -> codes, high, scales, d."""
     x = np.ascontiguousarray(blocks.reshape(-1, 16).T)
     fitted, codes = _fit_scale(x, 32)
