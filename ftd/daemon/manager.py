@@ -90,6 +90,16 @@ class _Engine:
             and spec.num_threads in (0, self.spec.num_threads)
         )
 
+    def can_grow_for(self, spec: LoadSpec) -> bool:
+        """Whether a larger window is all that ``spec`` wants and this engine lacks; it must be idle."""
+        return (
+            self.runner.is_alive
+            and not self.is_doomed
+            and spec.key == self.spec.key
+            and spec.num_threads in (0, self.spec.num_threads)
+            and self.ready.device == "cpu"
+        )
+
 
 class ModelManager:
     """Owner of the engine. Made and used on one event loop; ``start`` before use, ``close`` at the end."""
@@ -279,6 +289,8 @@ class ModelManager:
             self._grant_queued(engine)
         elif engine.num_leases:
             return False
+        elif engine.can_grow_for(head.spec):
+            await self._grow(engine, head)
         else:
             await self._unload(engine)
         return True
@@ -303,11 +315,38 @@ class ModelManager:
         name = engine.spec.info.name.display
         logger.info(log.fields("model unloaded", model=name, seconds=time.monotonic() - started))
 
+    def _needed_tokens(self, spec: LoadSpec) -> int:
+        """Return the largest window that anybody who waits for this model wants."""
+        return max(waiter.spec.needed_tokens for waiter in self._waiters if waiter.spec.key == spec.key)
+
+    async def _grow(self, engine: _Engine, head: _Waiter) -> None:
+        """Make the window of an idle engine larger; if it cannot, it is gone, and the next turn loads anew."""
+        self._engine = None
+        if engine.timer is not None:
+            engine.timer.cancel()
+        spec, runner, window = engine.spec, engine.runner, self._needed_tokens(head.spec)
+        self._loading = (spec, runner, window)
+        started = time.monotonic()
+        try:
+            ready = await runner.grow(window, _timeout_s(self._config.server.load_timeout_ns))
+        except FtdError as exc:
+            self._runners.discard(runner)
+            logger.warning(log.fields("window not grown", model=spec.info.name.display, error=exc.message))
+            return
+        finally:
+            self._loading = None
+        self._serve_with(_Engine(spec, runner, engine.keep_alive_ns, window, engine.max_sequences))
+        self._log_load(spec, ready, time.monotonic() - started)
+
+    def _serve_with(self, engine: _Engine) -> None:
+        self._engine = engine
+        self._grant_queued(engine)
+        if engine.num_leases == 0:
+            self._start_clock(engine)
+
     async def _load(self, head: _Waiter) -> None:
         spec, config = head.spec, self._config
-        queued = [waiter for waiter in self._waiters if waiter.spec.key == spec.key]
-        needed_tokens = max(waiter.spec.needed_tokens for waiter in queued)
-        message = load_message(spec, config.engine, needed_tokens)
+        message = load_message(spec, config.engine, self._needed_tokens(spec))
         runner = Runner(self._command, self._wake.set, config.server.log_level)
         self._runners.add(runner)
         self._loading = (spec, runner, message.context_tokens)
@@ -325,11 +364,8 @@ class ModelManager:
         # Who is granted sets its own; when everybody left, the model stays for the next try.
         keep_alive_ns = config.server.keep_alive_ns
         engine = _Engine(spec, runner, keep_alive_ns, message.context_tokens, message.max_sequences)
-        self._engine = engine
         self._log_load(spec, ready, time.monotonic() - started)
-        self._grant_queued(engine)
-        if engine.num_leases == 0:
-            self._start_clock(engine)
+        self._serve_with(engine)
 
     def _log_load(self, spec: LoadSpec, ready: Ready, seconds: float) -> None:
         logger.info(

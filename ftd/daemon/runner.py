@@ -27,6 +27,7 @@ from ftd.engine.messages import (
     Finished,
     Generate,
     GetStats,
+    Grow,
     Load,
     Progress,
     Ready,
@@ -150,11 +151,18 @@ class Runner:
         """
         assert self._process is None, "a runner starts once"
         await self._spawn()
+        return await self._loaded(load, no_progress_timeout_s)
+
+    async def grow(self, context_tokens: int, timeout_s: float | None = None) -> Ready:
+        """Make the window larger, between requests; a runner that cannot is stopped, and the error raised."""
+        return await self._loaded(Grow(context_tokens=context_tokens), timeout_s)
+
+    async def _loaded(self, message: Load | Grow, no_progress_timeout_s: float | None) -> Ready:
         result: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         result.add_done_callback(self._load_ended)
         self._load_result = result
-        self._send(load)
         try:
+            self._send(message)
             while not result.done():
                 self._load_moved.clear()
                 async with asyncio.timeout(no_progress_timeout_s):

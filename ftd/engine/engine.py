@@ -7,6 +7,7 @@ request may do is checked when it arrives; after that nothing about it can fail.
 """
 
 import contextlib
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -91,7 +92,9 @@ class Engine:
         families.get(self.config.architecture)
         cpu_only = self.config.architecture in families.CPU_ONLY
         self.device = devices.cpu() if cpu_only else devices.choose(load.device)
-        sizes = sizing.decide(load, file_config, self.config, self.device)
+        self._file_config = file_config
+        resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
+        sizes = sizing.decide(load, file_config, self.config, self.device, resident_bytes)
         self.plan = sizes.plan
         loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
@@ -159,6 +162,21 @@ class Engine:
         num_chosen = self.config.experts.num_chosen
         self._expert_pool = self.device.make_experts(sizes.experts, sizes.num_slots, num_chosen)
         return partial(self.device.make_graph, experts=self._expert_pool)
+
+    def grown(self, load: Load) -> "Engine":
+        """Return an engine with the window that ``load`` names over the same weights; this one has ended.
+
+        Raises InvalidRequest while there is work or where the weights are on a card, OutOfMemory.
+        """
+        if self.has_work or self.device.name != "cpu":
+            raise InvalidRequest("the window grows only between requests, with weights in host memory")
+        self.threads.close()
+        weights, grammars = self.weights, self._grammars
+        del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages
+        gc.collect()  # keys and values of the old window are free before the new ones are measured
+        engine = Engine(load, self._send, source=loader.Resident(self._file_config, weights))
+        engine._grammars = grammars
+        return engine
 
     @property
     def has_work(self) -> bool:

@@ -46,6 +46,18 @@ class Files:
         return read_weights(self.config, self._blob_paths, progress)
 
 
+class Resident:
+    """A model whose weights are in memory already."""
+
+    def __init__(self, config: FtwConfig, weights: Weights) -> None:
+        self.config = config
+        self.weights = weights
+
+    def read(self, progress: Progress) -> Loaded:
+        """Return the weights."""
+        return Loaded(self.weights, 0, 0)
+
+
 def read_weights(config: FtwConfig, blob_paths: Mapping[str, Path], progress: Progress) -> Loaded:
     """Read every blob that ``config`` names; ``progress(completed_bytes, total_bytes)`` may raise to stop.
 

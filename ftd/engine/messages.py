@@ -2,7 +2,7 @@
 
     frame := length of the body (u32, little endian) · body (msgpack of one tagged struct)
 
-Down: Load, Vocabulary, Generate, Cancel, Embed, GetStats, Unload.
+Down: Load, Grow, Vocabulary, Generate, Cancel, Embed, GetStats, Unload.
 Up: Ready, Progress, Tokens, Finished, Embedded, Stats, Failed.
 ``request_id`` is chosen by the daemon and unique while the engine lives. Durations are nanoseconds.
 """
@@ -55,6 +55,15 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
     device_memory_bytes: int = 0
     debug_checks: bool = False
+
+
+class Grow(Message, frozen=True, kw_only=True, tag="grow"):
+    """Make the window larger without reading the weights again; answered by Ready or Failed.
+
+    Only between requests, and where the weights lie in host memory. The prefix cache begins anew.
+    """
+
+    context_tokens: int
 
 
 class Vocabulary(Message, frozen=True, kw_only=True, tag="vocabulary"):
@@ -228,7 +237,7 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     request_id: int | None = None
 
 
-Down = Load | Vocabulary | Generate | Cancel | Embed | GetStats | Unload
+Down = Load | Grow | Vocabulary | Generate | Cancel | Embed | GetStats | Unload
 Up = Ready | Progress | Tokens | Finished | Embedded | Stats | Failed
 
 _encoder = msgspec.msgpack.Encoder()

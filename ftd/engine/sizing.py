@@ -21,9 +21,14 @@ class Sizes:
     num_slots: int = 0
 
 
-def decide(load: Load, file_config: FtwConfig, config: ModelConfig, device: Device) -> Sizes:
-    """Decide from what the config's blobs, the window and the free memory are. Raises OutOfMemory."""
-    free_bytes = device.free_bytes()
+def decide(
+    load: Load, file_config: FtwConfig, config: ModelConfig, device: Device, resident_bytes: int = 0
+) -> Sizes:
+    """Decide from what the config's blobs, the window and the free memory are. Raises OutOfMemory.
+
+    resident_bytes: weights that are in memory already, and so are not free but need no more.
+    """
+    free_bytes = device.free_bytes() + resident_bytes
     if device.name == "cuda" and load.device_memory_bytes:
         free_bytes = min(free_bytes, load.device_memory_bytes)
     weight_bytes = sum(blob.size for blob in file_config.blobs)

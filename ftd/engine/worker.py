@@ -12,10 +12,23 @@ import socket
 import sys
 import time
 
+import msgspec
+
 from ftd import log
 from ftd.engine.channel import Channel, Disconnected
 from ftd.engine.engine import Engine, failed
-from ftd.engine.messages import Cancel, Down, Embed, Generate, GetStats, Load, Progress, Unload, Vocabulary
+from ftd.engine.messages import (
+    Cancel,
+    Down,
+    Embed,
+    Generate,
+    GetStats,
+    Grow,
+    Load,
+    Progress,
+    Unload,
+    Vocabulary,
+)
 from ftd.errors import EngineError, FtdError
 
 logger = logging.getLogger(__name__)
@@ -56,18 +69,26 @@ def serve(channel: Channel) -> None:
         return
     if not isinstance(first, Load):
         raise EngineError(f"the first message must be load: {type(first).__name__}")
-    with Engine(first, channel.send, _Reporter(channel)) as engine:
+    engine = Engine(first, channel.send, _Reporter(channel))
+    try:
         channel.flush()
         while True:
             message = channel.poll() if engine.has_work else channel.wait()
             while message is not None:
                 if isinstance(message, Unload):
                     return
-                handle(engine, channel, message)
+                if isinstance(message, Grow):
+                    engine = engine.grown(
+                        msgspec.structs.replace(first, context_tokens=message.context_tokens)
+                    )
+                else:
+                    handle(engine, channel, message)
                 message = channel.poll()
             if engine.has_work:
                 engine.step()
             channel.flush()
+    finally:
+        engine.close()
 
 
 class _Reporter:

@@ -336,7 +336,7 @@ async def test_keep_alive_on_v1(daemon):
     assert (await daemon.json("/api/ps"))["models"] == []
 
 
-async def test_num_ctx_on_v1_sizes_the_window_and_a_smaller_one_does_not_reload(daemon):
+async def test_num_ctx_on_v1_sizes_the_window_and_none_reloads(daemon):
     async def chat(**fields):
         await daemon.json("/v1/chat/completions", {"model": "tiny", "messages": USER, **fields})
         row = (await daemon.json("/api/ps"))["models"][0]
@@ -346,7 +346,7 @@ async def test_num_ctx_on_v1_sizes_the_window_and_a_smaller_one_does_not_reload(
     assert window == 2048
     assert await chat() == (2048, pid)
     assert await chat(num_ctx=512) == (2048, pid)
-    assert (await chat(num_ctx=4096))[0] == 4096
+    assert await chat(num_ctx=4096) == (4096, pid)
 
 
 LONG = [

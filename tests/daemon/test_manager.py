@@ -121,13 +121,45 @@ async def test_requests_for_the_loaded_model_do_not_starve_a_waiter(managers):
     assert order == ["a1", "b", "a2"]
 
 
-async def test_smaller_or_absent_window_reuses_the_engine_and_a_larger_one_reloads(managers):
+async def test_any_window_uses_the_loaded_weights(managers):
+    """KEEP-1: a smaller or absent window at once, a larger one after the engine made it so."""
     manager = await managers()
     first = await use(manager, spec(num_ctx=2048))
     assert await use(manager, spec(num_ctx=None)) == first
     assert await use(manager, spec(num_ctx=1024)) == first
-    assert await use(manager, spec(num_ctx=4096)) != first
+    assert await use(manager, spec(num_ctx=4096)) == first
     assert manager.loaded()[0].context_tokens == 4096
+    assert await use(manager, spec(num_ctx=2048)) == first
+
+
+async def test_the_window_grows_when_nobody_uses_the_engine(managers, control):
+    manager = await managers(control.command())
+    small = asyncio.create_task(use(manager, spec(num_ctx=512)))
+    worker = await control.next_worker()
+    worker.ready(512)
+    pid = await small
+    async with manager.lease(spec(num_ctx=512)):
+        larger = [asyncio.create_task(use(manager, spec(num_ctx=size))) for size in (1024, 2048)]
+        await asyncio.sleep(0)
+    assert (await worker.received("grow"))["context_tokens"] == 2048
+    assert manager.is_loading
+    worker.ready(2048)
+    assert [await each for each in larger] == [pid, pid]
+
+
+async def test_an_engine_that_cannot_grow_is_loaded_anew(managers, control):
+    manager = await managers(control.command())
+    small = asyncio.create_task(use(manager, spec(num_ctx=512)))
+    worker = await control.next_worker()
+    worker.ready(512)
+    pid = await small
+    larger = asyncio.create_task(use(manager, spec(num_ctx=1024)))
+    await worker.received("grow")
+    worker.send("failed", kind="OutOfMemory", message="too large")
+    worker = await control.next_worker()
+    assert worker.load["context_tokens"] == 1024
+    worker.ready(1024)
+    assert await larger != pid
 
 
 async def test_window_is_capped_to_the_trained_one_so_it_never_reloads_for_more(managers):

@@ -134,6 +134,25 @@ def test_a_full_window_ends_with_length(serving: Serving) -> None:
     assert len(serving.tokens(request)) == 96 - 70
 
 
+def test_a_window_grows_over_the_same_weights(load: Load, oracle: tiny.Tiny) -> None:
+    """KEEP-1: nothing is read again, and longer texts than before are what they are alone."""
+    serving = Serving(load)
+    old = serving.engine
+    first = serving.start(PROMPTS[2])
+    with pytest.raises(InvalidRequest, match="between requests"):
+        old.grown(msgspec.structs.replace(load, context_tokens=128))
+    serving.run()
+    serving.engine = new = old.grown(msgspec.structs.replace(load, context_tokens=160))
+    assert new.weights is old.weights and new.read_bytes == 0
+    assert new.plan.context_tokens == 160 and isinstance(serving.sent[-1], Ready)
+    long = PROMPTS[3] + PROMPTS[2]
+    again, beyond = serving.start(PROMPTS[2]), serving.start(long, max_tokens=4)
+    serving.run()
+    assert serving.tokens(again) == serving.tokens(first) == greedy(oracle, PROMPTS[2], 12)
+    assert serving.tokens(beyond) == greedy(oracle, long, 4)
+    serving.close()
+
+
 def test_cancel_frees_the_pages_and_leaves_the_others_alone(serving: Serving, oracle: tiny.Tiny) -> None:
     kept, aborted, waiting = (serving.start(prompt, max_tokens=20) for prompt in PROMPTS[1:])
     serving.run(steps=6)

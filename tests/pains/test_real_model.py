@@ -91,3 +91,17 @@ async def test_ctx_4_four_requests_of_nearly_a_window_at_once(smol_daemon):
     assert {answer["prompt_eval_count"] for answer in answers} == {answers[0]["prompt_eval_count"]}
     assert answers[0]["prompt_eval_count"] >= 760
     assert len({answer["response"] for answer in answers}) == 1
+
+
+async def test_keep_1_a_larger_window_reads_no_weights(smol_daemon):
+    """Chat, title without num_ctx, chat: one process; the larger window takes no load either."""
+    body = {"model": "smol", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    pids, first = [], None
+    for options in ({"num_ctx": 1024}, {}, {"num_ctx": 6000}, {"num_ctx": 1024}, {"num_ctx": 6000}):
+        answer = await smol_daemon.json("/api/chat", body | {"options": options | {"temperature": 0}})
+        first = first or answer["message"]["content"]
+        assert answer["message"]["content"] == first
+        pids.append(smol_daemon.services.manager.loaded()[0].pid)
+    assert len(set(pids)) == 1
+    (model,) = (await smol_daemon.json("/api/ps"))["models"]
+    assert model["context_length"] >= 6000

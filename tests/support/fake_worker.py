@@ -38,6 +38,7 @@ from ftd.engine.messages import (
     Finished,
     Generate,
     GetStats,
+    Grow,
     Load,
     Progress,
     Ready,
@@ -175,7 +176,7 @@ class FakeWorker:
                 sys.exit(0)
             return
         match message:
-            case Load():
+            case Load() | Grow():
                 self.load(message)
             case Generate():
                 self.answers[message.request_id] = Answer(message, self.script, self.earlier)
