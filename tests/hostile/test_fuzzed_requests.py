@@ -68,7 +68,9 @@ async def fuzz(daemon, path, count, seed):
         data = json.dumps(body).encode()
         async with daemon.session.post(daemon.url + path, data=data) as response:
             text = await response.text()
-        assert response.status in (200, 400, 404), (response.status, text, body)
+        # A model to create from that is not here is asked for at a registry, which is not there either
+        statuses = (200, 400, 404, 502) if path == "/api/create" else (200, 400, 404)
+        assert response.status in statuses, (response.status, text, body)
         assert not LEAK.search(text), (text, body)
         good += response.status == 200
     assert (await daemon.get("/health")).status == 200
