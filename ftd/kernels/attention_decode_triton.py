@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check
+from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
 from ftd.kernels.shapes import expect
 
 # Tensor cores take tiles of at least 16 rows: so many heads cost no more than one.
@@ -148,7 +148,8 @@ def _decode_kernel(
         column = tl.arange(0, BLOCK_C)
         inside = (row < num_heads)[:, None] & (column < C)[None, :]
         q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None] + column[None, :]
-        q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32).to(k_ptr.dtype.element_ty)
+        q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32)
+        q = (q * scale).to(k_ptr.dtype.element_ty)
         position = tl.zeros([BLOCK_M], tl.int32) + (length - 1)
         top = tl.full([BLOCK_M], LOWEST, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -157,19 +158,21 @@ def _decode_kernel(
         # loop over the share
         first = first_block + split * share
         last = tl.minimum(first + share, first_block + blocks)
+        table_ptr += sequence * table_stride
+        page = pages_of(table_ptr, first * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
         for block in range(first, last):
+            next_page = pages_of(table_ptr, (block + 1) * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
             top, total, mixed = attend(
                 q,
                 top,
                 total,
                 mixed,
+                page,
                 k_ptr + kv_head * head_stride,
                 v_ptr + kv_head * head_stride,
-                table_ptr + sequence * table_stride,
                 block * BLOCK_N,
                 length,
                 position,
-                scale,
                 page_stride,
                 True,
                 WINDOW,
@@ -178,6 +181,7 @@ def _decode_kernel(
                 BLOCK_C,
                 BLOCK_N,
             )
+            page = next_page
 
         out_at = out_ptr + sequence * out_stride + first_head * C
         if active == 1:

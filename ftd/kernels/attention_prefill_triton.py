@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check
+from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
 from ftd.kernels.shapes import expect
 
 # Heads that share a program: at most this many, so that a block is at least 8 tokens.
@@ -79,7 +79,8 @@ def _prefill_kernel(
     column = tl.arange(0, BLOCK_C)
     inside = known[:, None] & (column < C)[None, :]
     q_at = q_ptr + (token.to(tl.int64) * q_stride + head * C)[:, None] + column[None, :]
-    q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32).to(k_ptr.dtype.element_ty)
+    q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32)
+    q = (q * scale).to(k_ptr.dtype.element_ty)
     position = tl.load(positions_ptr + token, mask=known, other=0)
     last = tl.max(position, axis=0)
     earliest = tl.min(tl.where(known, position, last), axis=0)
@@ -97,19 +98,20 @@ def _prefill_kernel(
         start = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
     else:
         full = (earliest + 1) // BLOCK_N * BLOCK_N
+        page = pages_of(table_ptr, 0, last + 1, PAGE_SIZE, BLOCK_N)
         for first_key in range(0, full, BLOCK_N):
+            next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
             top, total, mixed = attend(
                 q,
                 top,
                 total,
                 mixed,
+                page,
                 k_ptr,
                 v_ptr,
-                table_ptr,
                 tl.multiple_of(first_key, BLOCK_N),
                 last + 1,
                 position,
-                scale,
                 page_stride,
                 False,
                 WINDOW,
@@ -118,20 +120,22 @@ def _prefill_kernel(
                 BLOCK_C,
                 BLOCK_N,
             )
+            page = next_page
         start = full
+    page = pages_of(table_ptr, start, last + 1, PAGE_SIZE, BLOCK_N)
     for first_key in range(start, last + 1, BLOCK_N):
+        next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
         top, total, mixed = attend(
             q,
             top,
             total,
             mixed,
+            page,
             k_ptr,
             v_ptr,
-            table_ptr,
             tl.multiple_of(first_key, BLOCK_N),
             last + 1,
             position,
-            scale,
             page_stride,
             True,
             WINDOW,
@@ -140,6 +144,7 @@ def _prefill_kernel(
             BLOCK_C,
             BLOCK_N,
         )
+        page = next_page
 
     if HAS_SINKS:
         top, total, mixed = add_sink(sinks_ptr + head, known, top, total, mixed)

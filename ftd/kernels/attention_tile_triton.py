@@ -1,6 +1,6 @@
 """What decode and prefill attention on a GPU share: tiles, one step of online softmax, checks.
 
-Scores are kept times log2(e), so that exp2 does for exp. With f16 pages the products take f16, with f32 pages
+q comes times scale and log2(e), so that exp2 does for exp. With f16 pages the products take f16, with f32 ones
 f32; maximum, sum and mixed values are f32.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
@@ -33,21 +33,39 @@ class Tiles:
 
 
 @triton.jit
+def pages_of(table_ptr, first_key, end, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return [BLOCK_N] i32: the page of each key from ``first_key`` on, of keys past ``end`` the last one.
+
+    A number is loaded for a page, not for a key, so that the compiler sees which keys share one and loads
+    vectors of them. A loop asks an iteration ahead: loads that wait for other loads are not started early.
+    """
+    key = tl.arange(0, BLOCK_N)
+    last = tl.maximum(end - 1, 0) // PAGE_SIZE
+    if BLOCK_N % PAGE_SIZE == 0:
+        entry = first_key // PAGE_SIZE
+        page = tl.zeros([BLOCK_N], tl.int32)
+        for i in tl.static_range(BLOCK_N // PAGE_SIZE):
+            one = tl.load(table_ptr + tl.minimum(entry + i, last))
+            page = tl.where(key // PAGE_SIZE == i, one, page)
+        return page
+    return tl.load(table_ptr + tl.minimum((first_key + key) // PAGE_SIZE, last))
+
+
+@triton.jit
 def attend(
-    # state
+    # values
     q,
     top,
     total,
     mixed,
+    page,
     # pointers
     k_ptr,
     v_ptr,
-    table_ptr,
     # sizes
     first_key,
     end,
     position,
-    scale,
     # strides
     page_stride,
     # meta
@@ -58,21 +76,15 @@ def attend(
     BLOCK_C: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Return maximum [M], sum [M] and mixed values [M, BLOCK_C] after BLOCK_N keys more."""
+    """Return maximum [M], sum [M] and mixed values [M, BLOCK_C] after BLOCK_N keys more in ``page``."""
     key = first_key + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_C)
-    entry = key // PAGE_SIZE
-    if MASKED:
-        # all keys of a page under one mask: the compiler sees that they share their page, and loads vectors
-        page = tl.load(table_ptr + entry, mask=entry <= (end - 1) // PAGE_SIZE, other=0)
-    else:
-        page = tl.load(table_ptr + entry)
     place = page.to(tl.int64) * page_stride
     offset = key % PAGE_SIZE
 
     k_at = k_ptr + (place + offset)[None, :] + (column * PAGE_SIZE)[:, None]
     k = tl.load(k_at) if C == BLOCK_C else tl.load(k_at, mask=(column < C)[:, None], other=0.0)
-    score = tl.dot(q, k, input_precision="ieee") * scale
+    score = tl.dot(q, k, input_precision="ieee")
     if MASKED:
         seen = key[None, :] <= position[:, None]
         if WINDOW > 0:
