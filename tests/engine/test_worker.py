@@ -20,6 +20,7 @@ from ftd.engine.messages import (
     Finished,
     Generate,
     GetStats,
+    Grow,
     Load,
     Progress,
     Ready,
@@ -140,6 +141,19 @@ def test_a_whole_life(worker: Process, load: Load, oracle: tiny.Tiny) -> None:
     status, text = worker.wait()
     assert status == 0, text
     assert "load done" in text and worker.stream.read() == b""
+
+
+def test_it_grows_and_goes_on_or_ends_with_the_reason(worker: Process, load: Load) -> None:
+    worker.send(load)
+    worker.receive_until(Ready)
+    worker.send(Grow(context_tokens=128), Generate(request_id=1, ids=PROMPT * 20, max_tokens=3))
+    ready, *_, finished = worker.receive_until(Finished)
+    assert isinstance(ready, Ready) and ready.context_tokens == 128
+    assert isinstance(finished, Finished) and finished.prompt_tokens == 100
+    worker.send(Generate(request_id=2, ids=PROMPT, max_tokens=50), Grow(context_tokens=200))
+    failed = worker.receive()
+    assert isinstance(failed, Failed) and failed.request_id is None and "between requests" in failed.message
+    assert worker.wait()[0] == 1
 
 
 def test_it_ends_when_the_daemon_is_gone(worker: Process, load: Load) -> None:
