@@ -12,7 +12,7 @@ them as is.
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders, recurrent
+from ftd.ftw import encoders, latent, recurrent
 from ftd.ftw.format import Json
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import (
@@ -88,8 +88,10 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
     embedding = model.source.get("token_embd.weight")
     if embedding is None:
         raise InvalidGguf("tensor token_embd.weight is missing")
-    head_dim = settings.integer("attention.key_length", hidden // heads if heads <= hidden else None)
-    if settings.integer("attention.value_length", head_dim) != head_dim:
+    is_latent = latent.is_latent(settings)
+    length = "rope.dimension_count" if is_latent else "attention.key_length"
+    head_dim = settings.integer(length, hidden // heads if heads <= hidden else None)
+    if not is_latent and settings.integer("attention.value_length", head_dim) != head_dim:
         raise Unsupported("keys and values of different head sizes are not supported")
     num_layers = settings.integer("block_count", high=MAX_LAYERS) - drafting_layers(model)
     if num_layers < 1:
@@ -161,6 +163,9 @@ def _rope_scaling(settings: Settings, model: GgufModel, rotated: int) -> Json:
     scaling: dict[str, Json] = {"rope_type": kind, "factor": settings.number("rope.scaling.factor")}
     if settings.has("rope.scaling.original_context_length"):
         scaling["original_max_position_embeddings"] = settings.integer("rope.scaling.original_context_length")
+    if settings.has("rope.scaling.yarn_log_multiplier"):  # a tenth of what the model calls it
+        magnitude = shortest(10 * settings.number("rope.scaling.yarn_log_multiplier"))
+        scaling["mscale"] = scaling["mscale_all_dim"] = magnitude
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if settings.has(f"rope.scaling.{key}"):
             scaling[name] = settings.number(f"rope.scaling.{key}")

@@ -8,7 +8,7 @@ by their sum (a softmax over the chosen logits alone is the same).
 from collections.abc import Callable
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import recurrent
+from ftd.ftw import latent, recurrent
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_parts import (
     MAX_LAYERS,
@@ -34,6 +34,7 @@ _EXPERT_BIASES = (
 )
 SIGMOID = 2  # gguf's number of the gating function
 _ROUTER = Part("ffn_gate_inp.weight", "mlp.gate.weight", "ED")
+_CORRECTION = Part("exp_probs_b.bias", "mlp.gate.e_score_correction_bias", "E", False)
 
 
 def _shared(required: bool) -> tuple[Part, ...]:
@@ -119,8 +120,24 @@ def _glm4_moe(settings: Settings) -> dict[str, Json]:
     """Return GLM 4's settings; its routing is a sigmoid unless the file says otherwise."""
     if settings.has("expert_gating_func") and settings.integer("expert_gating_func") != SIGMOID:
         raise Unsupported(f"gating function of experts: {settings.integer('expert_gating_func')}")
-    hyper = _routing(True)(settings)
+    hyper = _grouped(True)(settings)
     hyper["use_qk_norm"] = settings.has_tensor("blk.0.attn_q_norm.weight")
+    return hyper
+
+
+def _deepseek2(settings: Settings) -> dict[str, Json]:
+    """Return the settings of DeepSeek V2 and V3, which differ in how experts are scored."""
+    hyper = _grouped(False)(settings) | latent.gguf_settings(settings)
+    hyper["scoring_func"] = latent.gguf_scoring(settings)
+    return hyper
+
+
+def _grouped(norm_topk_prob: bool) -> Callable[[Settings], dict[str, Json]]:
+    """Return the reader of the settings of models with groups of experts, a shared one and dense layers."""
+    return lambda settings: _grouped_settings(settings, _routing(norm_topk_prob)(settings))
+
+
+def _grouped_settings(settings: Settings, hyper: dict[str, Json]) -> dict[str, Json]:
     hyper["routed_scaling_factor"] = settings.number("expert_weights_scale", 1.0)
     if settings.has("leading_dense_block_count"):
         hyper["first_k_dense_replace"] = settings.integer("leading_dense_block_count", low=0)
@@ -154,6 +171,14 @@ def _hybrid(model_type: str, *, fused_rates: bool) -> Family:
 
 
 MOE_FAMILIES: dict[str, Family] = {
+    "deepseek2": Family(
+        "deepseek_v3",
+        OUTER,
+        (*latent.ATTENTION, _ROUTER, _CORRECTION, *_shared(False)),
+        _deepseek2,
+        _EXPERTS,
+        (*latent.ATTENTION, *MLP_BESIDE_EXPERTS),
+    ),
     "llama": Family(
         "mixtral",
         OUTER,
@@ -186,7 +211,7 @@ MOE_FAMILIES: dict[str, Family] = {
         (
             *_GLM_ATTENTION,
             _ROUTER,
-            Part("exp_probs_b.bias", "mlp.gate.e_score_correction_bias", "E", False),
+            _CORRECTION,
             *_shared(False),
         ),
         _glm4_moe,

@@ -223,8 +223,27 @@ def sizes(family: Family, hyper: dict[str, Json]) -> dict[str, int]:
         "C": head_dim,
         "3": 3 * heads * head_dim,
         **_recurrent_sizes(number),
+        **latent_sizes(number),
         "P": number["max_position_embeddings"],
         "T": number.get("type_vocab_size", 0),
+    }
+
+
+def latent_sizes(number: dict[str, int]) -> dict[str, int]:
+    """Return the letters of latent attention (see latent.py); nothing in a model without it."""
+    if "kv_lora_rank" not in number:
+        return {}
+    heads, rope = number["num_attention_heads"], number["qk_rope_head_dim"]
+    rank, nope, value = number["kv_lora_rank"], number["qk_nope_head_dim"], number["v_head_dim"]
+    return {
+        "l": rank,
+        "n": nope,
+        "u": value,
+        "a": number.get("q_lora_rank", 0),
+        "x": heads * (nope + rope),
+        "y": rank + rope,
+        "z": heads * (nope + value),
+        "o": heads * value,
     }
 
 

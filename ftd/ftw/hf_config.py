@@ -4,10 +4,11 @@ What the engine reads is copied; what changes the computation in a way that nobo
 name. Sizes are bounded before they are multiplied.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import encoders, hf_packed, recurrent
+from ftd.ftw import encoders, hf_packed, latent, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
@@ -17,11 +18,13 @@ from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
 FAMILY_BY_TYPE: dict[str, Family] = {
     family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
 }
+FAMILY_BY_TYPE["deepseek_v2"] = replace(FAMILY_BY_TYPE["deepseek_v3"], model_type="deepseek_v2")
 _ALIASES = {
     "mistral": "llama",
     "granitemoeshared": "granitemoe",
     "qwen3_5_text": "qwen3_5",
     "qwen3_5_moe_text": "qwen3_5_moe",
+    **latent.ALIASES,
 }
 # Families whose definition divides the weights of the chosen experts by their sum
 _ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss", "qwen3_5_moe")
@@ -106,6 +109,8 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         hyper |= _gemma3(config, hyper)
     if family.experts:
         hyper |= _routing(family, config)
+    if family.model_type in latent.MODEL_TYPES:
+        hyper |= latent.hf_settings(config.values, family.model_type)
     if family.recurrent:
         hyper |= recurrent.hf_settings(config.values)
     if family.model_type in encoders.MODEL_TYPES:

@@ -6,6 +6,7 @@ is written; blobs appear when all succeeded.
 """
 
 import logging
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -176,7 +177,7 @@ def _planned(file: GgufFile, info: TensorInfo, name: str, part: Part, size: dict
     dims = (*reversed(shape[1:]), shape[0] if fused is None else fused.stored)
     if info.dims not in (dims, (*dims, 1)):  # a matrix of one row is a vector to some converters
         raise InvalidGguf(f"tensor {info.name} has dims {list(info.dims)} instead of {list(dims)}")
-    matrix = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+    matrix = (1, shape[0]) if len(shape) == 1 else (math.prod(shape[:-1]), shape[-1])
     format = gguf_blocks.format_of(info.type, info.name)
     if len(shape) == 1:
         if FORMATS[format].block != 1:

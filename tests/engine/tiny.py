@@ -66,6 +66,18 @@ LATENT: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+# Read by the importer alone: the engine knows them by another name
+IMPORTED_CASES: dict[str, dict[str, Any]] = {
+    "glm4_moe_lite": {
+        **LATENT,
+        "q_lora_rank": 48,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.8,
+        "norm_topk_prob": True,
+    },
+}
+
 MOE_CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "rope_theta": 1000000.0,
@@ -145,6 +157,12 @@ MOE_CASES: dict[str, dict[str, Any]] = {
         "topk_group": 2,
         "topk_method": "group_limited_greedy",
         "routed_scaling_factor": 1.5,
+        "norm_topk_prob": False,
+    },
+    "deepseek_v2-greedy": {
+        **LATENT,
+        "q_lora_rank": 48,
+        "topk_method": "greedy",
         "norm_topk_prob": False,
     },
     "glm4_moe": {
@@ -231,7 +249,7 @@ def make(case: str, seed: int = 1, **changes: Any) -> Tiny:
     import transformers
 
     architecture = case.partition("-")[0]
-    values = SIZES | (CASES | MOE_CASES)[case] | changes
+    values = SIZES | (CASES | MOE_CASES | IMPORTED_CASES)[case] | changes
     theirs = {key: value for key, value in values.items() if not key.startswith("rope_")}
     theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": values["rope_theta"]}
     theirs["rope_parameters"] |= values.get("rope_scaling") or {}

@@ -1,0 +1,119 @@
+"""Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash): its tensors and settings.
+
+    l  size of a latent   r  rotated channels   n, u  channels of a head's key and value   o = H * u
+    a  size of compressed queries   x = H * (n + r)   y = l + r   z = H * (n + u)   others as in gguf_parts
+
+kv_b takes latents to keys and values. Checkpoints and older GGUF files hold it as one matrix; newer GGUF
+files hold the keys' part of each head transposed, and the values' part.
+"""
+
+from typing import Any
+
+from ftd.errors import InvalidCheckpoint, InvalidGguf, Unsupported
+from ftd.ftw.format import Json
+from ftd.ftw.gguf_parts import MAX_LAYERS, TWO_NORMS, Part, Settings
+
+MODEL_TYPES = frozenset(("deepseek_v2", "deepseek_v3"))
+ALIASES = {"kimi_k2": "deepseek_v3", "glm4_moe_lite": "deepseek_v3"}
+SOFTMAX, SIGMOID = 1, 2  # gguf's numbers of gating functions
+_KEY = "attention.kv_lora_rank"
+_MAX = 1 << 16
+
+ATTENTION = (
+    *TWO_NORMS,
+    Part("attn_q.weight", "self_attn.q_proj.weight", "xD", False),
+    Part("attn_q_a.weight", "self_attn.q_a_proj.weight", "aD", False),
+    Part("attn_q_a.bias", "self_attn.q_a_proj.bias", "a", False),
+    Part("attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight", "a", False),
+    Part("attn_q_b.weight", "self_attn.q_b_proj.weight", "xa", False),
+    Part("attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight", "yD"),
+    Part("attn_kv_a_mqa.bias", "self_attn.kv_a_proj_with_mqa.bias", "y", False),
+    Part("attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight", "l"),
+    Part("attn_kv_b.weight", "self_attn.kv_b_proj.weight", "zl", False),
+    Part("attn_k_b.weight", "self_attn.k_b_proj.weight", "Hln", False),
+    Part("attn_v_b.weight", "self_attn.v_b_proj.weight", "Hul", False),
+    Part("attn_output.weight", "self_attn.o_proj.weight", "Do"),
+    Part("attn_output.bias", "self_attn.o_proj.bias", "D", False),
+)
+
+
+def is_latent(settings: Settings) -> bool:
+    """Say whether a GGUF model compresses its keys and values."""
+    return settings.has(_KEY)
+
+
+def gguf_settings(settings: Settings) -> dict[str, Json]:
+    """Return the sizes of a GGUF model; in newer files the head sizes are those of latents."""
+    rope = settings.integer("rope.dimension_count", high=_MAX)
+    length, value = "attention.key_length", "attention.value_length"
+    if settings.has(f"{length}_mla"):
+        length, value = f"{length}_mla", f"{value}_mla"
+    query = settings.integer(length, high=_MAX)
+    if query <= rope:
+        raise InvalidGguf(f"{length} must exceed the {rope} channels that rotate: {query}")
+    if not any(settings.has_tensor(f"blk.0.attn_{name}.weight") for name in ("k_b", "kv_b")):
+        raise InvalidGguf("tensor blk.0.attn_kv_b.weight is missing")
+    sizes: dict[str, Json] = {
+        "kv_lora_rank": settings.integer(_KEY),
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": query - rope,
+        "v_head_dim": settings.integer(value, high=_MAX),
+        "rope_interleave": True,
+    }
+    if settings.has_tensor("blk.0.attn_q_a.weight"):
+        sizes["q_lora_rank"] = settings.integer("attention.q_lora_rank")
+    return sizes
+
+
+def gguf_scoring(settings: Settings) -> str:
+    """Return how experts are scored; files that do not say it are of V2."""
+    kind = settings.integer("expert_gating_func", SOFTMAX)
+    if kind not in (SOFTMAX, SIGMOID):
+        raise Unsupported(f"gating function of experts: {kind}")
+    return "sigmoid" if kind == SIGMOID else "softmax"
+
+
+def hf_settings(config: dict[str, Any], model_type: str) -> dict[str, Json]:
+    """Return the sizes of a checkpoint under their own names, and what its family leaves to defaults."""
+    found: dict[str, Json] = {}
+    for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"):
+        found[name] = _size(config, name)
+    if config.get("q_lora_rank") is not None:
+        found["q_lora_rank"] = _size(config, "q_lora_rank")
+    found["head_dim"] = found["qk_rope_head_dim"]
+    interleaved = config.get("rope_interleave", True)
+    if not isinstance(interleaved, bool):
+        raise InvalidCheckpoint(f"rope_interleave of config.json is not a bool: {interleaved!r:.50}")
+    found["rope_interleave"] = interleaved
+    if model_type == "deepseek_v2":
+        method = config.get("topk_method") or "greedy"
+        if method not in ("greedy", "group_limited_greedy"):
+            raise Unsupported(f"topk_method is not supported: {method!r:.50}")
+        return found | {"scoring_func": "softmax", "norm_topk_prob": False, "topk_method": method}
+    if config.get("scoring_func", "sigmoid") != "sigmoid":
+        raise Unsupported(f"scoring_func is not supported: {config['scoring_func']!r:.50}")
+    normalised = config.get("norm_topk_prob", True)
+    found |= {"scoring_func": "sigmoid", "norm_topk_prob": normalised}
+    if config.get("model_type") == "glm4_moe_lite":
+        found["first_k_dense_replace"] = _dense_layers(config)
+    return found
+
+
+def _size(config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX:
+        raise InvalidCheckpoint(f"{name} of config.json is not between 1 and {_MAX}: {value!r:.50}")
+    return value
+
+
+def _dense_layers(config: dict[str, Any]) -> int:
+    """Return how many layers at the start have no experts, from a list of all layers."""
+    kinds = config.get("mlp_layer_types")
+    if kinds is None:
+        return 1
+    if not isinstance(kinds, list) or len(kinds) > MAX_LAYERS:
+        raise InvalidCheckpoint(f"mlp_layer_types of config.json is no list of layers: {kinds!r:.50}")
+    count = next((index for index, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    if any(kind != "sparse" for kind in kinds[count:]):
+        raise Unsupported("layers without experts behind layers with experts are not supported")
+    return count
