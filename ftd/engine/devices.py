@@ -22,6 +22,7 @@ from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.graphs import Graph
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
+from ftd.kernels.cpu import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,17 @@ class Device:
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
     make_experts: Callable[[ExpertNeeds, int, int], Any] | None = None
+
+    def num_threads(self) -> int:
+        """Return how many threads compute beside the engine's own where nobody says it, 0 for all cores."""
+        return max(1, len(usable_cores()) - 1) if self.name == "cuda" else 0
+
+    @staticmethod
+    def measure_experts(pool: Any, num_chosen: int) -> Any:
+        """Measure how fast a pool fetches experts and how fast the processor runs them."""
+        from ftd.kernels import expert_rates
+
+        return expert_rates.measure(pool, num_chosen)
 
 
 def cpu() -> Device:

@@ -6,7 +6,7 @@ resident and nothing is looked up.
 
 from dataclasses import dataclass
 
-from ftd.errors import OutOfMemory
+from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
 
 
@@ -22,6 +22,24 @@ class ExpertNeeds:
     def num_bytes(self) -> int:
         """Bytes of all records."""
         return self.num_layers * self.num_experts * self.record_bytes
+
+
+def share(text: str) -> float | None:
+    """Return which part of missing experts is fetched rather than run on the processor, None if it is measured.
+
+    text: auto, fill (all), cpu (none) or split=F. Raises InvalidOption for anything else.
+    """
+    known = {"auto": None, "fill": 1.0, "cpu": 0.0}
+    if text in known:
+        return known[text]
+    prefix, _, number = text.partition("=")
+    try:
+        found = float(number) if prefix == "split" else -1.0
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= 1.0:
+        raise InvalidOption(f"experts must be auto, fill, cpu or split=F with F from 0 to 1: {text!r:.50}")
+    return found
 
 
 def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:

@@ -392,10 +392,11 @@ class CachedExperts(Experts):
         if pool.takes(num):
             if self.row == 0:
                 pool.advance()
-            placement = pool.place(self.row, ids)
+            placement = pool.place(self.row, x, ids, weights)
             self._compute(x, placement.hits, weights, self.bank, out, self.add)
             pool.join()
             self._compute(x, placement.fills, weights, self.bank, out, True)
+            pool.collect(self.row, out, placement, self.scale)
             return
         if self.row == 0:
             pool.begin_layers()

@@ -2,24 +2,34 @@
 
     slots   [R + 2E, S] u8     R resident, of all layers │ 2E staged: nothing in them outlives a step
 
-A decode step asks ``residency_triton`` where each routed expert is; the missing ones are fetched by a kernel
-that reads pinned host memory, while the experts that are there compute. One that is not hot enough to stay is
-fetched to a staged slot. A prefill of many tokens uses nearly all experts of a layer: the copy engine brings
-those that are in no slot to one half of the staged slots while the layer before computes from the other half;
-what is resident is read in place.
+A decode step asks ``residency_triton`` where each routed expert is. Of the missing ones some are fetched by a
+kernel that reads pinned host memory, others run on the processor in place, while the experts that are there
+compute; ``quota`` says how many are fetched. One that is not hot enough to stay is fetched to a staged slot;
+one that runs on the processor and is hot enough is fetched beside the step, for the next time.
+
+A prefill of many tokens uses nearly all experts of a layer: the copy engine brings those that are in no slot
+to one half of the staged slots while the layer before computes from the other half; what is resident is read
+in place.
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ftd.errors import OutOfMemory
+from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.expert_mailbox_triton import POISON, Mailbox, collect, publish
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_triton import COUNTERS, MAX_PAIRS, Placement, Residency, access, advance
+
+if TYPE_CHECKING:
+    from ftd.kernels._expert_worker_cy import ExpertWorker
+    from ftd.kernels._pool import Pool
 
 # Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
 EPOCH_HALF_LIVES = 24
@@ -68,14 +78,31 @@ class ExpertPool:
         total = config.num_layers * config.num_experts
         self.state = Residency.make(total, config.num_slots, config.quota, config.weights, device)
         self._max_rows = min(max_rows, MAX_PAIRS // num_chosen)
-        self._placements = {
-            rows: Placement.make(rows, num_chosen, device) for rows in range(1, self._max_rows + 1)
-        }
+        self._num_chosen = num_chosen
+        # One for each size and layer: what is fetched beside a step is read while later layers are placed
+        self._placements: dict[tuple[int, int], Placement] = {}
         self._copies = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._later = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.mailbox: Mailbox | None = None
+        self._worker: ExpertWorker | None = None
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
 
-    def add(self, bank: ExpertBank) -> int:
+    def use_processor(self, threads: "Pool", width: int, precision: str) -> None:
+        """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``."""
+        from ftd.kernels._expert_worker_cy import ExpertWorker
+
+        dtype = torch.float32 if precision == "f32" else torch.bfloat16
+        shape = (self._max_rows, self._num_chosen, width)
+        size = Mailbox.num_bytes(*shape, dtype) + 64
+        memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.device != "cpu")
+        memory = memory[-memory.data_ptr() % 64 :]
+        self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device)
+        x = (box.x.view(torch.uint16) if precision == "fast" else box.x).numpy()
+        parts = (box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy(), x, box.out.numpy())
+        self._worker = ExpertWorker(threads, *parts, precision)
+
+    def add(self, bank: ExpertBank, activation: str = "silu", limit: float = 7.0) -> int:
         """Pin ``bank``, fill its share of the slots and return its row; banks come in the order of layers."""
         row, config = len(self._banks), self.config
         if row == config.num_layers:
@@ -85,6 +112,8 @@ class ExpertPool:
         records = torch.from_numpy(bank.records)
         self._pin(records)
         self._banks.append(records)
+        if self._worker is not None:
+            self._worker.add(bank, activation, limit)
         self._bases[row] = records.data_ptr()
         first = row * config.num_slots // config.num_layers
         end = (row + 1) * config.num_slots // config.num_layers
@@ -115,26 +144,62 @@ class ExpertPool:
         """Begin a step."""
         advance(self.state, EPOCH_HALF_LIVES)
 
-    def place(self, row: int, ids: torch.Tensor) -> Placement:
-        """Decide where the experts ``ids`` [T, K] of a layer run, and begin to fetch what is missing."""
-        config = self.config
-        placement = self._placements[ids.shape[0]]
+    def start(self) -> None:
+        """Begin to answer the card; all banks are there."""
+        if self._worker is not None:
+            self._worker.start()
+
+    def place(self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Placement:
+        """Decide where the experts ``ids`` [T, K] of a layer run; begin to fetch and to run on the processor.
+
+        x [T, D] and weights [T, K] are what the processor needs of the step.
+        """
+        config, tokens = self.config, ids.shape[0]
+        if (tokens, row) not in self._placements:
+            self._placements[tokens, row] = Placement.make(tokens, self._num_chosen, self.device)
+        placement = self._placements[tokens, row]
         access(self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged)
-        with self._beside():
-            fill(
-                placement.fetch,
-                placement.counts[0:1],
-                self._bases,
-                self._slots,
-                config.num_experts,
-                config.record_bytes,
-            )
+        if self.mailbox is not None:
+            publish(self.mailbox, x, placement.on_cpu, weights, placement.counts[2:3], row)
+        with self._beside(self._copies):
+            self._fill(placement.fetch, placement.counts[0:1])
+        if self.mailbox is not None:
+            with self._beside(self._later):
+                self._fill(placement.warm, placement.counts[1:2])
         return placement
 
     def join(self) -> None:
-        """Wait, on the device, for what was begun beside."""
+        """Wait, on the device, for what the step fetches."""
         if self._copies is not None:
             torch.cuda.current_stream().wait_stream(self._copies)
+
+    def collect(self, row: int, out: torch.Tensor, placement: Placement, scale: float) -> None:
+        """Add scale * what the processor computed to ``out``; after the last layer nothing is under way."""
+        if self.mailbox is None:
+            return
+        collect(self.mailbox, out, placement.counts[2:3], scale)
+        if row == self.config.num_layers - 1 and self._later is not None:
+            torch.cuda.current_stream().wait_stream(self._later)
+
+    def set_quota(self, quota: Sequence[int]) -> None:
+        """Say how many of m misses are fetched, for m = 0, 1, …; captured graphs follow."""
+        self.state.quota.copy_(torch.tensor(quota, dtype=torch.int32))
+
+    def fetch(self, rows: torch.Tensor, count: torch.Tensor) -> None:
+        """Copy ``count`` [1] experts to slots, rows [N, 2] of flat id and slot; for measurements."""
+        self._fill(rows, count)
+
+    def check(self) -> None:
+        """Raise EngineError if the processor failed to answer the card."""
+        if self.mailbox is not None and int(self.mailbox.words[POISON]) != 0:
+            raise EngineError(
+                "the workers that run experts on the processor did not answer the card",
+                "load the model again; if it happens again, use --experts fill",
+            )
+
+    def _fill(self, rows: torch.Tensor, count: torch.Tensor) -> None:
+        config = self.config
+        fill(rows, count, self._bases, self._slots, config.num_experts, config.record_bytes)
 
     def staged_bank(self, row: int, layer: int, matrices: dict[str, DeviceMatrix]) -> DeviceBank:
         """Return the layer's bank, by expert: resident ones where they are, the others staged."""
@@ -171,7 +236,9 @@ class ExpertPool:
         return self._slots.nbytes
 
     def close(self) -> None:
-        """Give the host memory back to the system's hands."""
+        """End the worker and unlock the host memory."""
+        if self._worker is not None:
+            self._worker.close()
         for address in self._pinned:
             torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
         self._pinned.clear()
@@ -188,18 +255,19 @@ class ExpertPool:
         held = self._held[row * config.num_experts : (row + 1) * config.num_experts]
         first = self._first_staged(row)
         edges = np.flatnonzero(np.diff(np.concatenate(([0], (held < 0).view(np.int8), [0]))))
-        with self._beside():
+        with self._beside(self._copies):
             for begin, end in edges.reshape(-1, 2):
                 target = self._slots[first + begin : first + end]
                 target.copy_(self._banks[row][begin:end], non_blocking=True)
         self._staged[row] = None if self._copies is None else self._copies.record_event()
 
-    def _beside(self) -> "contextlib.AbstractContextManager[object]":
+    @staticmethod
+    def _beside(stream: "torch.cuda.Stream | None") -> "contextlib.AbstractContextManager[object]":
         """Return a context whose launches run beside the current stream, after what it has launched."""
-        if self._copies is None:
+        if stream is None:
             return contextlib.nullcontext()
-        self._copies.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(self._copies)
+        stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(stream)
 
     def _pin(self, records: torch.Tensor) -> None:
         """Lock the pages of ``records``; banks that share memory are locked once."""

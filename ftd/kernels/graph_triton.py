@@ -235,7 +235,7 @@ class CudaGraph:
             raise ValueError(f"experts of layer {bank.layer} do not fit their buffers or router")
         options = (activation, limit, self._precision)
         if self._experts is not None and bank.records.nbytes:
-            row = self._experts.add(bank)
+            row = self._experts.add(bank, activation, limit)
             slots = self._experts.by_slot(bank.layer, self._experts.matrices(bank))
             self._record(ops.CachedExperts(out, x, routing, slots, *options, pool=self._experts, row=row))
             return
@@ -262,6 +262,8 @@ class CudaGraph:
         self._program = fuse(self._program)
         self._allocate(self._place_buffers)
         self._allocate(self._place_workspace)
+        if self._experts is not None:
+            self._experts.start()
         self._vectors.clear()
         self._matrices.clear()
         self._finished = True

@@ -8,6 +8,8 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import Clock
 from ftd.engine.model import Model
+from ftd.kernels import expert_rates
+from ftd.kernels._pool import Pool
 from ftd.kernels.expert_pool import ExpertPool, PoolConfig
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
@@ -19,8 +21,10 @@ def oracle() -> tiny.Tiny:
     return tiny.make("qwen3_moe")
 
 
-def build(oracle: tiny.Tiny, num_slots: int, policy: str) -> tuple[Model, ExpertPool]:
-    """Build the model with a pool."""
+def build(
+    oracle: tiny.Tiny, num_slots: int, policy: str, share: float = 1.0, threads: Pool | None = None
+) -> tuple[Model, ExpertPool]:
+    """Build the model with a pool that fetches a ``share`` of misses and runs the others on ``threads``."""
     place = devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
     records = oracle.banks[0].records
     config = PoolConfig(
@@ -28,12 +32,14 @@ def build(oracle: tiny.Tiny, num_slots: int, policy: str) -> tuple[Model, Expert
         num_experts=records.shape[0],
         record_bytes=records.shape[1],
         num_slots=num_slots,
-        quota=tuple(range(records.shape[0] + 1)),
+        quota=tuple(round(share * misses) for misses in range(records.shape[0] + 1)),
         weights=Clock(32).weights,
         policy=policy,
     )
     device = "cpu" if place.name == "interpreter" else "cuda"
     pool = ExpertPool(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
+    if threads is not None:
+        pool.use_processor(threads, oracle.hyperparameters["hidden_size"], "f32")
 
     def make_graph(*args: object, **options: object) -> object:
         return place.make_graph(*args, **options, experts=pool)
@@ -57,3 +63,36 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     if num_slots == 16:
         assert counters["hits"] == counters["uses"]
     pool.close()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float) -> None:
+    with Pool(2) as threads:
+        model, pool = build(oracle, 5, "decayed", share, threads)
+        theirs = oracle.logits(PROMPT[:20])
+        ours = [run(model, [(0, PROMPT[:12], 0)])]
+        ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(12, 17)]
+        ours += [run(model, [(0, PROMPT[17:20], 17)])]
+        assert_close(np.concatenate(ours), theirs)
+        pool.check()
+        assert pool.counters()["on_cpu"] > 0
+        pool.close()
+
+
+def test_rates_are_measured_and_give_a_quota(oracle: tiny.Tiny) -> None:
+    with Pool(2) as threads:
+        _, pool = build(oracle, 5, "decayed", 0.5, threads)
+        quota = expert_rates.measure(pool, 3).quota(8)
+        assert quota[0] == 0 and all(0 <= fetched <= misses for misses, fetched in enumerate(quota))
+        pool.set_quota(quota)
+        assert pool.state.quota.tolist() == list(quota)
+        pool.close()
+
+
+def test_the_slower_path_gets_fewer_experts() -> None:
+    fetch, run = expert_rates.Path(10e-6, 60e-6, 60e-6), expert_rates.Path(10e-6, 20e-6, 20e-6)
+    quota = expert_rates.Rates(fetch, run, 4096).quota(8)
+    assert quota[1] == 0  # 70 us of fetching against 30
+    assert quota[8] == 2  # 130 us of fetching beside 130 of running
+    even = expert_rates.Rates(run, run, 4096).quota(8)
+    assert even[8] == 4
