@@ -5,6 +5,7 @@ Python's rules. ``< > &`` are escaped as Ollama does.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from ftd.errors import InvalidRequest
 
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _encoder = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _BLANKS = " \t\r\n"
 _TYPE_WORDS = {
     dict: "object",
@@ -56,9 +58,22 @@ def parse_body(data: bytes, empty: str = "missing request body") -> "Fields":
         raise InvalidRequest(f"invalid JSON: {exc.msg} at character {exc.pos}") from exc
     except (RecursionError, ValueError) as exc:
         raise InvalidRequest(f"invalid JSON: {exc}") from exc
+    if _SURROGATE.search(text):
+        value = _without_surrogates(value)
     if not isinstance(value, dict):
         raise InvalidRequest(f"request body must be a JSON object, not {kind_of(value)}")
     return Fields(value)
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Return a value in which halves of characters, which no text can hold, are U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return value
 
 
 def kind_of(value: object) -> str:

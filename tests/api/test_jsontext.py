@@ -112,3 +112,8 @@ def test_timestamps():
     assert datetime.fromisoformat(local) == when
     assert ".5" in local and ".500" not in local
     assert "." not in jsontext.local_time(datetime(2026, 8, 21, tzinfo=timezone(timedelta(hours=2))))
+
+
+def test_halves_of_characters_become_replacement_characters() -> None:
+    fields = parse_body(b'{"a": "x\\ud800y", "\\udfff": ["\\ud83d\\ude00"]}')
+    assert fields.values == {"a": "x\ufffdy", "\ufffd": ["\U0001f600"]}
