@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Any
 
 from ftd import log
-from ftd.engine import devices, loader, model_config, sizing
+from ftd.engine import devices, expert_plan, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
+from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.grammar import Grammars
 from ftd.engine.graphs import Graph
 from ftd.engine.messages import (
@@ -99,11 +100,12 @@ class Engine:
         loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
         self.weights = loaded.weights
-        self.threads = Pool(load.num_threads)
+        # The thread that answers a card is one of the pool's; this one needs a core of its own
+        self.threads = Pool(load.num_threads or self.device.num_threads())
         self.model = Model(
             self.config,
             loaded.weights,
-            self._make_graph(sizes),
+            self._make_graph(sizes, load),
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -115,6 +117,8 @@ class Engine:
             make_pages=self.device.make_pages,
             num_state_slots=max(1, self.plan.num_state_slots),
         )
+        if self._expert_pool is not None:
+            self._split_experts(sizes.experts, load.experts)
         if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
         if self.device.name == "cuda":
@@ -153,15 +157,30 @@ class Engine:
             self._expert_pool.close()
         self.threads.close()
 
-    def _make_graph(self, sizes: sizing.Sizes) -> Callable[..., Graph]:
+    def _make_graph(self, sizes: sizing.Sizes, load: Load) -> Callable[..., Graph]:
         """Return what makes the graph, with a pool of experts where the card cannot hold them all."""
+        fetched = expert_plan.share(load.experts)
         self._expert_pool: Any = None
         if sizes.experts is None:
             return self.device.make_graph
         assert self.config.experts is not None and self.device.make_experts is not None
         num_chosen = self.config.experts.num_chosen
         self._expert_pool = self.device.make_experts(sizes.experts, sizes.num_slots, num_chosen)
+        if fetched != 1.0:
+            self._expert_pool.use_processor(self.threads, self.config.hidden_size, load.precision)
         return partial(self.device.make_graph, experts=self._expert_pool)
+
+    def _split_experts(self, needs: ExpertNeeds | None, wanted: str) -> None:
+        """Say how many of m missing experts are fetched, measured unless ``wanted`` says it."""
+        assert needs is not None and self.config.experts is not None
+        fetched = expert_plan.share(wanted)
+        if fetched is not None:
+            quota = [round(fetched * misses) for misses in range(needs.num_experts + 1)]
+        else:
+            rates = self.device.measure_experts(self._expert_pool, self.config.experts.num_chosen)
+            quota = list(rates.quota(needs.num_experts))
+            logger.info(log.fields("experts measured", **rates.fields(), quota=quota[:9]))
+        self._expert_pool.set_quota(quota)
 
     def grown(self, load: Load) -> "Engine":
         """Return an engine with the window that ``load`` names over the same weights; this one has ended.
@@ -287,6 +306,8 @@ class Engine:
         if running.can_run_ahead:
             self._ahead = self._launch_ahead()
         choices = running.wait()
+        if self._expert_pool is not None:
+            self._expert_pool.check()
         for request_id, failure in choices.failures.items():
             self._failures[request_id] = failure
             self._scheduler.abort(request_id)

@@ -25,7 +25,7 @@ class ExpertNeeds:
 
 
 def share(text: str) -> float | None:
-    """Return which part of missing experts is fetched rather than run on the processor, None if it is measured.
+    """Return which part of missing experts is fetched and not run on the processor; None: it is measured.
 
     text: auto, fill (all), cpu (none) or split=F. Raises InvalidOption for anything else.
     """

@@ -42,6 +42,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     request, ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free
     memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
     there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
+    ``experts``: what becomes of those that a card does not hold: auto, fill, cpu or split=F (F are fetched).
     """
 
     config_path: str
@@ -54,6 +55,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     prefill_chunk_tokens: int = 0
     device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
     device_memory_bytes: int = 0
+    experts: str = "auto"
     debug_checks: bool = False
 
 

@@ -1,10 +1,11 @@
 """How fast experts are fetched and how fast the processor runs them, measured on a model's own records.
 
-    fetching q records    fetch_fixed + q · fetch_each        alone, and while the processor works
-    running n experts     run_fixed + n · run_each            alone, and while records are fetched
+    fetching q records    fetch.fixed + q · fetch.each        alone, and while the processor works
+    running n experts     run.fixed + n · run.each            alone, and while records are fetched
 
-``quota`` turns these into how many of m misses to fetch: the q that lets the slower of the two paths end first.
-Fetching does not take from the processor what a model of one shared bus would say: both are measured together.
+``quota`` makes of these how many of m misses to fetch: the q that lets the slower of the two paths end first.
+Fetching does not take from the processor what a model of one shared bus would say, so both are measured
+together.
 """
 
 import time
