@@ -1,76 +1,10 @@
-// Uses Open WebUI in headless Chromium as a person would: pull, pick, chat, stop, create, upload, attach, eject, delete.
-//   node openwebui.mjs URL MODEL_TO_PULL GGUF_FILE DOCUMENT FOLDER_FOR_SCREENSHOTS
-// Every step makes a screenshot. Prints one line a step and "ok" at the end; the first failure ends it.
+// Uses Open WebUI as a person would: pull, pick, chat, stop, upload, create, attach, eject, delete.
+//   node openwebui.mjs URL FOLDER_FOR_SCREENSHOTS MODEL_TO_PULL GGUF_FILE DOCUMENT
 import assert from 'node:assert/strict'
-import fs from 'node:fs'
-import os from 'node:os'
 import path from 'node:path'
-import { chromium } from 'playwright-core'
+import { SLOW, answers, ask, close, entries, finished, menu, open, openManager, page, pick, step } from './browser.mjs'
 
-const [url, pulled, gguf, documentFile, screenshots] = process.argv.slice(2)
-const SLOW = { timeout: 120_000 }
-
-const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'chromium-'))
-const context = await chromium.launchPersistentContext(profile, {
-  executablePath: process.env.CHROMIUM, headless: true, viewport: { width: 1280, height: 860 },
-  args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
-    '--disable-component-update', '--disable-sync'],
-})
-const page = context.pages()[0] ?? await context.newPage()
-page.setDefaultTimeout(20_000)
-const outside = []
-page.on('request', (request) => {
-  if (!/^(https?|ws):\/\/127\.0\.0\.1|^data:|^blob:/.test(request.url())) outside.push(request.url())
-})
-
-let count = 0
-async function step(name, act) {
-  const started = Date.now()
-  try {
-    await act()
-  } finally {
-    await page.screenshot({ path: path.join(screenshots, `${String(++count).padStart(2, '0')}-${name}.png`) })
-  }
-  console.log(`${name}: ${((Date.now() - started) / 1000).toFixed(1)} s`)
-}
-
-const answers = page.locator('#messages-container')
-const menu = page.locator('#model-selector-model-button')
-const entries = page.locator('[role=option], [data-value]')
-
-// A fresh profile is greeted
-async function open(address) {
-  await page.goto(url + address, { waitUntil: 'domcontentloaded' })
-  const greeting = page.getByText("Okay, Let's Go!")
-  const settled = page.locator('#chat-input').or(page.getByRole('button', { name: 'Manage', exact: true }))
-  await greeting.or(settled.first()).first().waitFor(SLOW)
-  await greeting.waitFor({ timeout: count ? 1_500 : 15_000 }).catch(() => {})
-  if (await greeting.isVisible()) await greeting.click()
-  await settled.first().waitFor(SLOW)
-}
-
-async function openManager() {
-  await open('/admin/settings/connections')
-  await page.getByRole('button', { name: 'Manage', exact: true }).click()
-  await page.getByPlaceholder('Enter model tag (e.g. mistral:7b)').waitFor()
-}
-
-async function pick(model) {
-  await open('/')
-  await menu.click()
-  await entries.filter({ hasText: model }).first().click()
-}
-
-async function ask(text) {
-  await page.locator('#chat-input').click()
-  await page.keyboard.type(text)
-  await page.keyboard.press('Enter')
-}
-
-// A title is asked for beside the answer
-async function finished() {
-  await page.getByRole('button', { name: /stop/i }).first().waitFor({ state: 'hidden', ...SLOW })
-}
+const [pulled, gguf, documentFile] = process.argv.slice(4)
 
 await step('no-models', () => open('/'))
 
@@ -172,7 +106,4 @@ await step('delete', async () => {
   await page.getByText(/deleted/i).first().waitFor(SLOW)
 })
 
-await context.close()
-fs.rmSync(profile, { recursive: true, force: true })
-assert.deepEqual(outside, [], 'requests to other machines')
-console.log('ok')
+await close()

@@ -45,11 +45,14 @@ def install(folder, specs, wait_s=90):
 
 
 async def run_script(folder, source, *arguments, **environment):
-    """Run a script with the packages in ``folder``; its last line must be ``ok``. Returns its output."""
-    script = folder / source.name
-    shutil.copyfile(source, script)
+    """Run a script, which may import its neighbours, with the packages in ``folder``; returns its output.
+
+    The last line must be ``ok``.
+    """
+    for file in source.parent.glob("*.mjs"):
+        shutil.copyfile(file, folder / file.name)
     process = await asyncio.create_subprocess_exec(
-        *("node", str(script), *arguments),
+        *("node", str(folder / source.name), *arguments),
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
