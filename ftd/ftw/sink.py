@@ -4,7 +4,6 @@
 temporary file, then fsync, then rename; leaving the ``with`` block without a commit removes what was written.
 """
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ftd.errors import DigestMismatch
+from ftd.hashing import StreamHash
 
 
 class BlobWriter(Protocol):
@@ -84,13 +84,12 @@ class DirectoryBlobWriter:
         descriptor, name = tempfile.mkstemp(prefix="partial-", dir=directory)
         self._file = os.fdopen(descriptor, "wb")
         self._path = Path(name)
-        self._hash = hashlib.sha256()
+        self._hash = StreamHash()
         self._size = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data``."""
-        self._file.write(data)
-        self._hash.update(data)
+        self._hash.update(memoryview(data).cast("B"), self._file.write)
         self._size += len(data)
 
     def commit(self, expected: str | None = None) -> tuple[str, int]:
@@ -102,11 +101,13 @@ class DirectoryBlobWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        self._hash.close()
         os.replace(self._path, self._path.parent / digest.replace(":", "-"))
         return digest, self._size
 
     def abort(self) -> None:
         """Remove the temporary file, if there still is one."""
+        self._hash.close()
         self._file.close()
         self._path.unlink(missing_ok=True)
 

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from ftd.errors import BlobNotFound, CorruptData, DamagedBlob, DigestMismatch
+from ftd.hashing import StreamHash
 from ftd.names import parse_digest
 from ftd.registry.staging import STAGED, StagedWriter
 
@@ -71,7 +72,7 @@ class BlobWriter:
 
     def __init__(self, store: "BlobStore") -> None:
         self._store = store
-        self._hash = hashlib.sha256()
+        self._hash = StreamHash()
         self._path, self._fd = _create_locked(store.folder)
         self.size = 0
 
@@ -80,8 +81,10 @@ class BlobWriter:
         if self._fd < 0:
             raise ValueError("write on a closed blob writer")
         view = memoryview(data).cast("B")
-        self._hash.update(view)
+        self._hash.update(view, self._append)
         self.size += len(view)
+
+    def _append(self, view: memoryview) -> None:
         while view:
             view = view[os.write(self._fd, view) :]
 
@@ -106,6 +109,7 @@ class BlobWriter:
             self._close()
 
     def _close(self) -> None:
+        self._hash.close()
         os.close(self._fd)
         self._fd = -1
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ftd.errors import DigestMismatch
+from ftd.hashing import StreamHash
 
 if TYPE_CHECKING:
     from ftd.registry.blobs import BlobStore
@@ -37,7 +38,6 @@ class StagedWriter:
         """Take over an open and locked file."""
         self._store, self._path, self._fd = store, path, fd
         self._journal_path = path.with_name(path.name + CHUNKS)
-        self._hash = hashlib.sha256()
         self.chunks: list[str] = []
         try:
             self.kept = self.size = self._verify(chunk_bytes)
@@ -53,8 +53,10 @@ class StagedWriter:
         if self._fd < 0:
             raise ValueError("write on a closed blob writer")
         view = memoryview(data).cast("B")
-        self._hash.update(view)
+        self._hash.update(view, self._append)
         self.size += len(view)
+
+    def _append(self, view: memoryview) -> None:
         while view:
             view = view[os.write(self._fd, view) :]
 
@@ -84,6 +86,7 @@ class StagedWriter:
             self._close()
 
     def _close(self) -> None:
+        self._hash.close()
         self._journal_path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = -1
@@ -93,21 +96,23 @@ class StagedWriter:
 
         Returns the bytes of those before it.
         """
-        kept = 0
+        kept, hash = 0, hashlib.sha256()
+        self._hash = StreamHash(hash)
         try:
             with self._journal_path.open("rb") as journal:
                 lines = _LINE.findall(journal.read(MAX_JOURNAL_BYTES))
         except FileNotFoundError:
             return kept
         for line in lines:
-            whole, chunk, end = self._hash.copy(), hashlib.sha256(), kept
+            whole, chunk, end = hash.copy(), hashlib.sha256(), kept
             while part := os.pread(self._fd, min(_READ_BYTES, kept + chunk_bytes - end), end):
                 whole.update(part)
                 chunk.update(part)
                 end += len(part)
             if chunk.hexdigest().encode() + b"\n" != line or end == kept:
                 break
-            self._hash, kept = whole, end
+            hash, kept = whole, end
+            self._hash = StreamHash(hash)
             self.chunks.append(chunk.hexdigest())
             if kept % chunk_bytes:
                 break
