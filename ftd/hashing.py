@@ -1,4 +1,4 @@
-"""sha256 of a stream beside the writing of it: hashing takes about as long as writing to a fast disk.
+"""sha256 of a stream beside the writing of it: hashing takes about as long as writing to a fast disk."""
 
 import hashlib
 from collections.abc import Callable
