@@ -1,7 +1,7 @@
 """What decode and prefill attention on a GPU share: tiles, one step of online softmax, checks.
 
-q comes times scale and log2(e), so that exp2 does for exp. With f16 pages the products take f16, with f32 ones
-f32; maximum, sum and mixed values are f32.
+q comes times scale and log2(e), so that exp2 does for exp. With f16 pages the products take f16, with f32
+pages f32; maximum, sum and mixed values are f32.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
