@@ -7,6 +7,7 @@ parts in a kernel of its own. Parts are added in the order of the choices: no re
 program came last, nor on other tokens.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ import triton.language as tl
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_ref import ALPHA, check_bank
 from ftd.kernels.expert_groups_triton import group_pairs, num_blocks
-from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, gate_up_kernel
+from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, down_one_kernel, gate_up_kernel
 from ftd.kernels.expert_workspace import DECODE_TOKENS, Workspace
 from ftd.kernels.matmul_ref import PRECISIONS
 from ftd.kernels.shapes import expect
@@ -62,6 +63,12 @@ EXACT_LAUNCH = Launch(32, 16, 32, 4, 2)
 # Triton's interpreter takes as long for a large tile as for a small one.
 INTERPRETED_LAUNCH = Launch(64, 16, 64, 4, 1)
 COMBINE_COLUMNS = 1024
+
+
+@functools.cache
+def _can_start_early() -> bool:
+    """Return whether the card lets a kernel start before its predecessor ends."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 class _Weight(NamedTuple):
@@ -121,6 +128,12 @@ class _Step(NamedTuple):
         """Of the operands."""
         return tl.float32 if self.is_exact else tl.bfloat16
 
+    @property
+    def early(self) -> dict[str, bool]:
+        """Whether kernels start before their predecessor ends."""
+        starts = self.ids.device.type == "cuda" and not self.is_grouped and _can_start_early()
+        return {"EARLY": True, "launch_pdl": True} if starts else {"EARLY": False}
+
     def launch(self, kernel: str, weight: _Weight) -> Launch:
         """Return how to launch ``kernel``; a step of fp8_b128's columns lies in one of its blocks."""
         tokens = self.ids.shape[0]
@@ -175,16 +188,34 @@ def _run_gate_up(
     num_groups, how = step.groups(launch.bt)
     gate_up_kernel[(triton.cdiv(step.inner, launch.bn), num_groups)](
         x, gate.planes, up.planes, gate_bias[0], up_bias[0],
-        bank.slot_of, step.ids, groups.order, groups.starts, groups.ends, uses, h,
+        bank.slot_of, step.ids, step.weights, groups.order, groups.starts, groups.ends, uses, h,
         step.ids.shape[0], step.ids.shape[1], bank.num_experts, step.width, step.inner, first_up, limit,
-        x.stride(0), step.ids.stride(0), h.stride(0), gate.strides, up.strides, gate.slots, up.slots,
-        (gate_bias[1], up_bias[1]),
+        x.stride(0), step.ids.stride(0), step.weights.stride(0), h.stride(0),
+        gate.strides, up.strides, gate.slots, up.slots, (gate_bias[1], up_bias[1]),
         GATE=gate.format, GATE_PLAIN=gate.is_plain, GATE_PLANES=len(gate.planes), GATE_TAIL=gate.has_tail,
         UP_FORMAT=up.format, UP_PLAIN=up.is_plain, UP_PLANES=len(up.planes), UP_TAIL=up.has_tail,
         CLAMPED=activation == "clamped", ALPHA=ALPHA, BIAS=gate_bias[0] is not None,
-        USES=uses is not None and not step.is_grouped,
+        USES=uses is not None and not step.is_grouped, WEIGHTED=step.ids.shape[0] == 1,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.width % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, **how,
+        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
+    )  # fmt: skip
+
+
+def _run_down_one(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale: float) -> None:
+    """Run down for a single token, whose ``h`` is weighted."""
+    bank = step.bank
+    down = _weight(bank.matrices["down"])
+    bias, bias_slot = _bias(bank, "down")
+    launch = step.launch("down", down)
+    chosen = step.ids.shape[1]
+    down_one_kernel[(triton.cdiv(step.width, launch.bn),)](
+        h, down.planes, bias, bank.slot_of, step.ids, step.weights, out,
+        chosen, step.width, step.inner, float(scale),
+        h.stride(0), down.strides, down.slots, bias_slot,
+        FORMAT=down.format, PLAIN=down.is_plain, PLANES=len(down.planes), TAIL=down.has_tail,
+        CHOICES=triton.next_power_of_2(chosen), CHOSEN=chosen, BIAS=bias is not None, ADD=add,
+        DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
+        num_warps=launch.warps, num_stages=launch.stages, **step.early,
     )  # fmt: skip
 
 
@@ -207,7 +238,7 @@ def _run_down(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale:
         FORMAT=down.format, PLAIN=down.is_plain, PLANES=len(down.planes), TAIL=down.has_tail,
         CHOSEN=chosen, BIAS=bias is not None, ADD=add,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, **how,
+        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
     )  # fmt: skip
     if step.is_grouped:
         combine_kernel[(step.ids.shape[0], triton.cdiv(step.width, COMBINE_COLUMNS))](
@@ -262,5 +293,5 @@ def expert_ffn(
     step = _Step(ids, weights, bank, workspace, is_exact, width, inner)
     h = workspace.rows(workspace.inner, step.num_pairs, inner, step.item)
     _run_gate_up(step, x, h, activation, float(limit), uses)
-    _run_down(step, h, out, add, add_scale)
+    (_run_down_one if tokens == 1 else _run_down)(step, h, out, add, add_scale)
     return out
