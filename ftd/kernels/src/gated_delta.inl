@@ -1,8 +1,9 @@
-// gated_delta. The columns of a state matrix never meet, so a part takes blocks of columns of a head, all tokens of a
-// sequence one after the other: no result depends on where a step or a part ends. A block of a head of 128 x 128
-// stays in the first cache; q and k are not normalised in memory, their norms are factors of what they meet.
+// gated_delta. The columns of a state matrix never meet, so a part takes columns of a head, all tokens of a sequence one
+// after the other: no result depends on where a step or a part ends. A block of columns of a 128 x 128 head stays in
+// the first cache for a run of tokens; q and k are not normalised in memory, their norms are factors of what they meet.
 
-constexpr int DELTA_VECTORS = 4;
+constexpr int DELTA_VECTORS = 4;  // of a block of columns
+constexpr int DELTA_RUN = 64;     // tokens whose scalars are computed at once
 
 // One token of one head: the scalars that all its columns share.
 struct DeltaToken {
@@ -15,9 +16,17 @@ struct DeltaToken {
 };
 
 static float inverse_norm(const float* x, int channels) {
-    double total = 0.0;
-    for (int i = 0; i < channels; ++i) total += static_cast<double>(x[i]) * x[i];
-    return static_cast<float>(1.0 / sqrt(total + 1e-6));
+    vf even = zero(), odd = zero();
+    int i = 0;
+    for (; i + 2 * W <= channels; i += 2 * W) {
+        even = fma(load(x + i), load(x + i), even);
+        odd = fma(load(x + i + W), load(x + i + W), odd);
+    }
+    for (; i < channels; i += W) {
+        const vf value = i + W <= channels ? load(x + i) : load_part(x + i, channels - i);
+        even = fma(value, value, even);
+    }
+    return 1.0f / sqrtf(sum(add(even, odd)) + 1e-6f);
 }
 
 static DeltaToken delta_token(const GatedDeltaArgs* a, int64_t token, int64_t head) {
@@ -89,22 +98,33 @@ static void delta_block(const GatedDeltaArgs* a, const Step* step, int64_t b, in
     if (step->positions[first] == 0)
         for (int64_t i = 0; i < rows; ++i)
             memset(state + i * columns + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
-    for (int64_t t = first; t < last; ++t) {
-        const DeltaToken token = delta_token(a, t, head);
-        const float* v = a->qkv + t * (values + width) + values + head * columns;
-        float* out = a->out + t * width + head * columns;
+    DeltaToken tokens[DELTA_RUN];
+    for (int64_t start = first; start < last; start += DELTA_RUN) {
+        const int count = static_cast<int>(last - start < DELTA_RUN ? last - start : DELTA_RUN);
+        for (int t = 0; t < count; ++t) tokens[t] = delta_token(a, start + t, head);
+        const float* v = a->qkv + start * (values + width) + values + head * columns;
+        float* out = a->out + start * width + head * columns;
         int c = begin;
         for (; c + DELTA_VECTORS * W <= end; c += DELTA_VECTORS * W)
-            delta_columns<DELTA_VECTORS, false>(a, token, v + c, out + c, state + c, W);
-        for (; c + W <= end; c += W) delta_columns<1, false>(a, token, v + c, out + c, state + c, W);
-        if (c < end) delta_columns<1, true>(a, token, v + c, out + c, state + c, end - c);
+            for (int t = 0; t < count; ++t)
+                delta_columns<DELTA_VECTORS, false>(a, tokens[t], v + t * (values + width) + c, out + t * width + c,
+                                                    state + c, W);
+        for (; c + W <= end; c += W)
+            for (int t = 0; t < count; ++t)
+                delta_columns<1, false>(a, tokens[t], v + t * (values + width) + c, out + t * width + c, state + c, W);
+        if (c < end)
+            for (int t = 0; t < count; ++t)
+                delta_columns<1, true>(a, tokens[t], v + t * (values + width) + c, out + t * width + c, state + c,
+                                       end - c);
     }
 }
 
 static void gated_delta_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const auto* a = static_cast<const GatedDeltaArgs*>(args);
-    const int width = 64;
-    const int64_t sequences = step->num_sequences, blocks = (a->value_channels + width - 1) / width;
+    // Whole heads where there are enough of them for all parts.
+    const int64_t sequences = step->num_sequences;
+    const int width = sequences * a->value_heads >= 4 * num_threads ? a->value_channels : 64;
+    const int64_t blocks = (a->value_channels + width - 1) / width;
     int64_t item, item_end;
     share(sequences * a->value_heads * blocks, 1, thread, num_threads, &item, &item_end);
     for (; item < item_end; ++item) {
