@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import reader
 from ftd.ftw.import_gguf import import_gguf
 from ftd.ftw.sink import DirectorySink
-from tests.engine import tiny
+from tests.engine import peer, tiny
 from tests.engine.test_model import PROMPT, assert_close, build, graph_class, run
 
 NAMES = {
@@ -67,13 +66,12 @@ def tensors_of(oracle: Any, split: bool) -> dict[str, NDArray[np.float32]]:
     return found
 
 
-def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
-    """Write ``model`` as llama.cpp's converter does; ``changes`` to its metadata."""
-    config, writer = model.oracle.config, gguf.GGUFWriter(path, "deepseek2")
+def sizes_of(config: Any, split: bool) -> dict[str, Any]:
+    """Return the metadata of a model as llama.cpp's converter writes it, without the architecture's name."""
     query = config.qk_nope_head_dim + config.qk_rope_head_dim
     row = config.kv_lora_rank + config.qk_rope_head_dim
     is_v3 = config.model_type == "deepseek_v3"
-    numbers = {
+    found: dict[str, Any] = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
@@ -83,7 +81,9 @@ def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
         "attention.kv_lora_rank": config.kv_lora_rank,
         "attention.key_length": row if split else query,
         "attention.value_length": config.kv_lora_rank if split else config.v_head_dim,
+        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
         "rope.dimension_count": config.qk_rope_head_dim,
+        "rope.freq_base": 10000.0,
         "expert_count": config.n_routed_experts,
         "expert_used_count": config.num_experts_per_tok,
         "expert_shared_count": config.n_shared_experts,
@@ -92,31 +92,29 @@ def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
         "expert_group_used_count": config.topk_group or 1,
         "leading_dense_block_count": config.first_k_dense_replace,
         "expert_gating_func": 2 if is_v3 else 1,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        "expert_weights_norm": is_v3,
     }
     if split:
-        numbers |= {"attention.key_length_mla": query, "attention.value_length_mla": config.v_head_dim}
+        found |= {"attention.key_length_mla": query, "attention.value_length_mla": config.v_head_dim}
     if config.q_lora_rank:
-        numbers["attention.q_lora_rank"] = config.q_lora_rank
-    for key, value in (numbers | changes).items():
-        writer.add_uint32(f"deepseek2.{key}", value)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_expert_weights_scale(config.routed_scaling_factor)
-    writer.add_expert_weights_norm(is_v3)
+        found["attention.q_lora_rank"] = config.q_lora_rank
     if config.rope_parameters["rope_type"] == "yarn":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
-        writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
-        writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters["mscale_all_dim"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(["a", "b", "ab", *(f"token{index}" for index in range(3, config.vocab_size))])
-    writer.add_token_merges(["a b"])
-    for name, values in tensors_of(model.oracle, split).items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(config.rope_parameters["factor"]),
+            "rope.scaling.original_context_length": config.rope_parameters[
+                "original_max_position_embeddings"
+            ],
+            "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
+        }
+    return found
+
+
+def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
+    """Write ``model``, with ``changes`` to its metadata."""
+    settings = sizes_of(model.oracle.config, split) | changes
+    peer.write_gguf(model, "deepseek2", path, settings, tensors_of(model.oracle, split))
 
 
 def read(path: Path, folder: Path) -> tiny.Tiny:
