@@ -1,7 +1,8 @@
 """OpenAI's ``/v1/responses``: bodies to the internal request.
 
-The whole conversation comes with each request, as items; nothing is kept here between requests, so what
-refers to kept things is refused. Tools that OpenAI's servers would run are left out, with a warning.
+The whole conversation comes with each request, as items; a client may name an item of a recent answer instead
+of sending it. Whole responses are not stored, so what refers to one is refused. Tools that OpenAI's servers
+would run are left out, with a warning.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 from ftd import log
 from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, kind_of
+from ftd.api.kept_items import KeptItems
 from ftd.api.openai import parse_effort
 from ftd.api.request import (
     MAX_TOP_LOGPROBS,
@@ -30,8 +32,8 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_t
 _WITH_LOGPROBS = "message.output_text.logprobs"
 
 
-def parse_response(fields: Fields) -> CompletionRequest:
-    """Return the request of a ``/v1/responses`` body; raise InvalidRequest."""
+def parse_response(fields: Fields, kept: KeptItems) -> CompletionRequest:
+    """Return the request of a ``/v1/responses`` body; raise InvalidRequest, or NotFound for a lost item."""
     model = fields.text("model")
     if not model:
         raise InvalidRequest("model is required")
@@ -40,7 +42,7 @@ def parse_response(fields: Fields) -> CompletionRequest:
             raise Unsupported(f"no responses are stored here: {name}", "send the whole conversation as input")
     if fields.flag("background"):
         raise Unsupported("not supported: background", "leave background out")
-    messages = list(_input(fields.get("input")))
+    messages = list(_input(fields.get("input"), kept))
     if instructions := fields.text("instructions"):
         messages.insert(0, {"role": "system", "content": instructions})
     if not messages:
@@ -120,7 +122,7 @@ def _tool(tool: Fields, prefix: str) -> Iterator[dict[str, Any]]:
         _log.warning(log.fields("tool left out", name=name, type=kind[:40]))
 
 
-def _input(value: object) -> Iterator[Message]:
+def _input(value: object, kept: KeptItems) -> Iterator[Message]:
     """Yield the native messages of the input: a text of the user, or items."""
     if isinstance(value, str):
         yield {"role": "user", "content": value}
@@ -134,6 +136,8 @@ def _input(value: object) -> Iterator[Message]:
         if not isinstance(raw, dict):
             raise InvalidRequest(f"cannot use {kind_of(raw)} for input[{idx}]: it must be object")
         item = Fields(raw, f"input[{idx}].")
+        if item.text("type") == "item_reference":
+            item = Fields(kept.find(item.text("id")), f"input[{idx}].")
         kind = item.text("type") or ("message" if item.get("role") is not None else "")
         if kind == "reasoning":
             yield from _flushed(turn)

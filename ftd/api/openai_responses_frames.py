@@ -133,7 +133,13 @@ class ResponseFrames:
         output = [_reasoning(delta.thinking)] if delta.thinking else []
         if delta.content or not (delta.thinking or delta.tool_calls):
             output.append(_message(delta.content, delta.logprobs))
-        return self._finished(done, [*output, *map(_function_call, delta.tool_calls)])
+        self._output = [*output, *map(_function_call, delta.tool_calls)]
+        return self._finished(done, self._output)
+
+    @property
+    def output(self) -> Sequence[Item]:
+        """The items that are finished."""
+        return self._output
 
     def _finished(self, done: Done, output: list[Item]) -> dict[str, Any]:
         if done.reason == "length":

@@ -8,7 +8,7 @@ from aiohttp import web
 from ftd.api import ollama
 from ftd.api.openai_responses import parse_response
 from ftd.api.openai_responses_frames import ResponseFrames
-from ftd.api.request import Event
+from ftd.api.request import Done, Event
 from ftd.daemon.completion import RenderedPrompt
 from ftd.daemon.responses import SSE, joined, named_event, plain_object_response, read_body, stream
 from ftd.daemon.services import SERVICES
@@ -22,19 +22,26 @@ def add_routes(app: web.Application) -> None:
 async def respond(request: web.Request) -> web.StreamResponse:
     """Answer a conversation made of items."""
     fields = await read_body(request, "EOF")
-    wanted = parse_response(fields)
-    frames = ResponseFrames(wanted, fields)
+    kept = request.app[SERVICES].kept_items
+    wanted = parse_response(fields, kept)
+    frames, is_kept = ResponseFrames(wanted, fields), fields.flag("store", True)
     async with aclosing(request.app[SERVICES].completions.run(wanted)) as events:
         if not wanted.stream:
             collected: list[Event] = []
             async for event in events:
                 assert not isinstance(event, RenderedPrompt)
                 collected.append(event)
-            return plain_object_response(frames.whole(*ollama.collect(collected)), newline=True)
+            response = frames.whole(*ollama.collect(collected))
+            if is_kept:
+                kept.keep(frames.output)
+            return plain_object_response(response, newline=True)
 
         async def chunks() -> AsyncIterator[bytes]:
             async for event in events:
                 assert not isinstance(event, RenderedPrompt)
-                yield joined(frames.events(event), named_event)
+                data = joined(frames.events(event), named_event)
+                if is_kept and isinstance(event, Done):
+                    kept.keep(frames.output)
+                yield data
 
         return await stream(request, chunks(), SSE, lambda exc: joined(frames.failed(exc), named_event))

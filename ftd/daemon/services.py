@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from ftd.api.kept_items import KeptItems
 from ftd.config import Config
 from ftd.daemon.catalog import Catalog, Summaries
 from ftd.daemon.completion import Completions
@@ -30,6 +31,7 @@ class Services:
         self.metrics = Metrics()
         self.completions = Completions(self.catalog, self.manager, self.metrics)
         self.embeddings = Embeddings(self.catalog, self.manager)
+        self.kept_items = KeptItems()
         self.registry = RegistryClient(store, config.registry)
 
     async def start(self) -> None:

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from ftd.api.jsontext import Fields
+from ftd.api.kept_items import KeptItems
 from ftd.api.openai_responses import parse_response
 from ftd.errors import InvalidRequest, Unsupported
 
@@ -12,7 +13,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def parse(*items, **body):
-    return parse_response(Fields({"model": "m", "input": list(items) or "hi", **body}))
+    return parse_response(Fields({"model": "m", "input": list(items) or "hi", **body}), KeptItems())
 
 
 def test_text_is_a_message_of_the_user():
@@ -107,7 +108,7 @@ def test_thinking_that_led_to_nothing_is_no_message():
 )
 def test_bad_bodies_are_refused(body, kind, text):
     with pytest.raises(kind) as caught:
-        parse_response(Fields({"model": "m", "input": "hi", **body}))
+        parse_response(Fields({"model": "m", "input": "hi", **body}), KeptItems())
     assert text in caught.value.message
 
 

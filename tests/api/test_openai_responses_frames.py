@@ -3,6 +3,7 @@
 import pytest
 
 from ftd.api.jsontext import Fields
+from ftd.api.kept_items import KeptItems
 from ftd.api.openai_responses import parse_response
 from ftd.api.openai_responses_frames import ResponseFrames
 from ftd.api.request import Delta, Done, Logprob, ToolCall
@@ -14,7 +15,7 @@ CALL = ToolCall("call_1", 0, "f", {"a": "é"})
 
 def frames(**body):
     fields = Fields({"model": "m", "input": "hi", **body})
-    return ResponseFrames(parse_response(fields), fields)
+    return ResponseFrames(parse_response(fields, KeptItems()), fields)
 
 
 def stream(*events, **body):

@@ -58,6 +58,30 @@ async def test_thinking_and_calls(tmp_path):
         assert (await client.responses.create(input=again, **body)).status == "completed"
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_item_may_be_named_instead_of_sent(tmp_path, is_streamed):
+    """What the AI SDK does; nothing is kept of an answer whose client says so."""
+    async with running(tmp_path) as daemon, client_of(daemon) as client:
+
+        async def ask(**body):
+            if not is_streamed:
+                return await client.responses.create(model="tiny", **body)
+            *_, last = [
+                event async for event in await client.responses.create(model="tiny", stream=True, **body)
+            ]
+            return last.response
+
+        asked = {"role": "user", "content": "hi"}
+        first = await ask(input=[asked])
+        named = [asked, {"type": "item_reference", "id": first.output[0].id}, asked]
+        sent = [asked, first.output[0].model_dump(exclude_none=True), asked]
+        counts = [(await ask(input=items)).usage.input_tokens for items in (named, sent)]
+        assert counts[0] == counts[1] > first.usage.input_tokens + len("Hello, world")
+        private = await ask(input=[asked], store=False)
+        with pytest.raises(openai.NotFoundError, match="no longer kept"):
+            await ask(input=[asked, {"type": "item_reference", "id": private.output[0].id}])
+
+
 async def test_errors(tmp_path):
     async with running(tmp_path) as daemon, client_of(daemon) as client:
         with pytest.raises(openai.NotFoundError, match="model 'nope' not found"):
