@@ -1,6 +1,8 @@
-// Drives a daemon with the AI SDK through two providers: text, stream, usage, tools, objects, thinking, errors.
+// Drives a daemon with the AI SDK through all of its providers that fit: text, stream, usage, tools, objects, thinking, errors.
 // Prints "ok" at its end.
 import assert from 'node:assert/strict'
+import { createAnthropic } from '@ai-sdk/anthropic'
+import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { embedMany, generateText, isStepCount, Output, streamText, tool } from 'ai'
 import { createOllama, generateText as generateWhole, streamText as streamWhole } from 'ai-sdk-ollama'
@@ -8,6 +10,8 @@ import { z } from 'zod'
 
 const url = process.argv[2]
 const ollama = createOllama({ baseURL: url })
+const anthropic = createAnthropic({ baseURL: `${url}/v1`, apiKey: 'x' })
+const official = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'x' })
 const openai = createOpenAICompatible({
   name: 'ftd', baseURL: `${url}/v1`, apiKey: 'x', includeUsage: true, supportsStructuredOutputs: true,
 })
@@ -30,8 +34,11 @@ async function suite(name, model) {
 
   const short = await generateText({ model, prompt: 'hi', maxOutputTokens: 5 })
   assert.deepEqual([short.text, short.finishReason], ['Hello', 'length'], label('length'))
-  const stopped = await generateText({ model, prompt: 'hi', stopSequences: [', w'] })
-  assert.equal(stopped.text, 'Hello', label('stop sequence'))
+  // The Responses API has no stop sequences
+  if (name !== 'openai responses') {
+    const stopped = await generateText({ model, prompt: 'hi', stopSequences: [', w'] })
+    assert.equal(stopped.text, 'Hello', label('stop sequence'))
+  }
 
   const stream = streamText({ model, prompt: 'hi' })
   const parts = []
@@ -63,6 +70,9 @@ async function suite(name, model) {
 
 await suite('ai-sdk-ollama', ollama('tiny'))
 await suite('openai-compatible', openai('tiny'))
+await suite('openai chat', official.chat('tiny'))
+await suite('openai responses', official.responses('tiny'))
+await suite('anthropic', anthropic('tiny'))
 
 const request = { model: ollama('tiny'), prompt: 'How is the weather?', tools: { weather } }
 assert.equal((await generateWhole(request)).text.includes('Both are sunny.'), true)

@@ -1,4 +1,4 @@
-"""Vercel's AI SDK against a live daemon, through ai-sdk-ollama (native API) and @ai-sdk/openai-compatible.
+"""Vercel's AI SDK against a live daemon, through its providers for Ollama, OpenAI and Anthropic.
 
 Scripted answers: what the model says is given, what the SDK makes of the stream is tested.
 """
@@ -12,7 +12,10 @@ from live_daemon import running
 from tiny_model import HERMES, THINKING, add_model, ids_of
 
 SCRIPT = Path(__file__).with_name("ai_sdk.mjs")
-PACKAGES = ("ai@7.0.173", "ai-sdk-ollama@4.3.0", "@ai-sdk/openai-compatible@2.0.92", "zod@4.6.7")
+PACKAGES = (
+    *("ai@7.0.173", "ai-sdk-ollama@4.3.0", "zod@4.6.7"),
+    *("@ai-sdk/anthropic@4.0.105", "@ai-sdk/openai@4.0.118", "@ai-sdk/openai-compatible@2.0.92"),
+)
 _CALLS = (
     'Looking.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'

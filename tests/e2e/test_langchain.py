@@ -139,7 +139,7 @@ class TestSmolChat(_Chat):
     @property
     def chat_model_params(self):
         # Without the penalty it says the same again until it has to stop, in the middle of a string
-        greedy = {"temperature": 0, "repeat_penalty": 1.3, "num_predict": 120}
+        greedy = {"temperature": 0, "repeat_penalty": 1.3, "num_predict": 80}
         return {"model": "smol", "base_url": self.url, **greedy}
 
 
