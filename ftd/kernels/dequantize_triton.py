@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.shapes import expect
 from ftd.kernels.weight_tile_triton import (
     PLAIN_FORMATS,
     fp8_scale,
@@ -45,41 +46,48 @@ def copy_rows(
         store_rows(out, out_stride, high * scale, out_rows, high_columns, row_inside, K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_row", "num_rows"])
 def dequantize_kernel(
     # pointers
     out, planes,
     # sizes
-    N, K,
+    first_row, num_rows, K,
     # strides
     out_stride, strides,
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Write BN rows by BK columns."""
+    """Write BN rows by BK columns; rows of out count from ``first_row``."""
     rows = tl.program_id(0) * BN + tl.arange(0, BN)
     first = tl.program_id(1) * BK
     copy_rows(
-        out, planes, tl.minimum(rows, N - 1), rows, rows < N, first, K, 1.0, out_stride, strides,
-        FORMAT, PLAIN, BN, BK, TAIL,
+        out, planes, first_row + tl.minimum(rows, num_rows - 1), rows, rows < num_rows, first, K, 1.0,
+        out_stride, strides, FORMAT, PLAIN, BN, BK, TAIL,
     )  # fmt: skip
 
 
-def dequantize(weight: DeviceMatrix, *, out: torch.Tensor | None = None) -> torch.Tensor:
+def dequantize(
+    weight: DeviceMatrix, *, rows: tuple[int, int] | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return the values of ``weight``: ``quant``'s table in float32.
 
     weight  [N, K] any FTW format, one slot
-    out     [N, K] f32, any row stride; allocated if not given
+    rows           the first row and the one behind the last, if not all
+    out     [N, K] f32 or bf16, any row stride; allocated in f32 if not given
     returns out
 
-    Safe under graph capture if ``out`` is given. Bytes moved: the planes of weight, 4*N*K written.
+    Safe under graph capture if ``out`` is given. Bytes moved: the planes of weight, out written.
     """
-    rows, columns = weight.shape
+    first, end = (0, weight.shape[0]) if rows is None else rows
+    columns = weight.shape[1]
+    if not 0 <= first < end <= weight.shape[0]:
+        raise ValueError(f"rows must lie in 0 to {weight.shape[0]}, got {first} to {end}")
     if out is None:
-        out = torch.empty((rows, columns), dtype=torch.float32, device=weight.planes[0].device)
+        out = torch.empty((end - first, columns), dtype=torch.float32, device=weight.planes[0].device)
+    expect("out", out, "float32 bfloat16", (end - first, columns))
     planes, strides = kernel_planes(weight)
-    dequantize_kernel[(triton.cdiv(rows, _BN), triton.cdiv(columns, _BK))](
-        out, planes, rows, columns, out.stride(0), strides,
+    dequantize_kernel[(triton.cdiv(end - first, _BN), triton.cdiv(columns, _BK))](
+        out, planes, first, end - first, columns, out.stride(0), strides,
         FORMAT=weight.format, PLAIN=weight.format in PLAIN_FORMATS, BN=_BN, BK=_BK,
         TAIL=weight.format == "nvfp4" and columns % 32 != 0,
     )  # fmt: skip

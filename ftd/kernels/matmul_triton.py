@@ -4,7 +4,8 @@ Both kernels multiply with the weight as the left operand, out^T = W x^T, so tha
 is the weight's rows and few tokens waste little. Decode (up to 16 tokens) reads each byte of the weight once
 and is bound by memory; where the weight has too few rows to occupy the card, K is split, and the last program
 to finish a tile adds the parts in their order: results do not depend on which one that is. Prefill is a
-blocked product.
+blocked product that dequantises its tiles; of many tokens, it gets its weights from memory as bfloat16, made
+so once a call.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -14,8 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.shapes import expect
+from ftd.kernels.vector_product_triton import VECTOR_FORMATS, vector_products
 from ftd.kernels.weight_tile_triton import (
     FP8_BLOCK,
     PLAIN_FORMATS,
@@ -31,6 +34,11 @@ DECODE_TOKENS = 16
 # Room for the parts of a split product, f32: 16 tokens x 8 parts x 32,768 rows; wider weights need no split.
 _PARTIAL_ITEMS = 16 * 8 * 32768
 _COUNTERS = 8192
+# From so many tokens on, making a weight bfloat16 once is less work than in every tile of tokens.
+UNPACK_TOKENS = 256
+_DENSE_ITEMS = 1 << 26
+# Whether a decode kernel starts while the one before it ends.
+EARLY = 0
 
 Activation = Literal["", "silu", "gelu"]
 
@@ -111,9 +119,22 @@ def products(
 
 
 @triton.jit
+def fetch_ahead(codes, stride, rows, begin, K, PLAIN: tl.constexpr, BK: tl.constexpr):
+    """Bring the first tile of codes into the caches; nothing waits for it."""
+    if PLAIN:
+        items = begin + tl.arange(0, BK)
+        inside = items < K
+    else:
+        items = begin // 2 + tl.arange(0, BK // 2)
+        inside = items < K // 2
+    pointers = codes + rows.to(tl.int64)[:, None] * stride + items[None, :]
+    tl.load(pointers, mask=inside[None, :], volatile=True)
+
+
+@triton.jit
 def activate(gate, ACTIVATION: tl.constexpr):
     """Return silu(gate) or the tanh form of gelu(gate)."""
-    if ACTIVATION == "silu":
+    if ACTIVATION == "silu":  # noqa: SIM108  Triton compiles no long conditional expressions
         slope = gate
     else:
         # tanh(u) = 2 sigmoid(2u) - 1, so 0.5 (1 + tanh(u)) is sigmoid(2u).
@@ -169,7 +190,8 @@ def decode_kernel(
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+    BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores."""
     # ---- program ids
@@ -179,11 +201,22 @@ def decode_kernel(
     end = tl.minimum(begin + per_part, K)
     tokens = tl.arange(0, BT)
     rows = tile_rows(tile, N, BN, ACTIVATION != "")
+    if EARLY > 0:
+        # ---- while the kernel before this one ends: nothing that it may write is touched before the wait
+        tl.extra.cuda.gdc_launch_dependents()
+        if EARLY > 1:
+            fetch_ahead(planes[0], strides[0], rows, begin, K, PLAIN, BK)
+        tl.extra.cuda.gdc_wait()
     # ---- loop
-    sums, squares = products(
-        x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
-        FORMAT, PLAIN, NORM, DTYPE, BN, BK, BT, EVEN, False, TAIL,
-    )  # fmt: skip
+    if BT == 1:
+        sums, squares = vector_products(
+            x, planes, norm_weight, rows, begin, end, K, strides, FORMAT, NORM, BN, BK, EVEN, STAGES
+        )
+    else:
+        sums, squares = products(
+            x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
+            FORMAT, PLAIN, NORM, DTYPE, BN, BK, BT, EVEN, False, TAIL,
+        )  # fmt: skip
     # ---- parts
     if SPLIT:
         # Each part stores BN rows of BT sums, and behind them BT sums of squares.
@@ -248,17 +281,22 @@ def prefill_kernel(
 def decode_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool) -> Launch:
     """Return how a product of at most 16 tokens is launched."""
     rows, _ = weight.shape
+    bt = 8 if tokens <= 8 else DECODE_TOKENS
     if precision == "f32":
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
+    if tokens == 1 and weight.format in VECTOR_FORMATS:
+        return Launch(16, 1024, 1, max(1, min(4, 528 * 16 // rows)), 2, 3)
     splits = max(1, min(8, 264 * 64 // rows))
-    return Launch(64, 128, DECODE_TOKENS, splits, 4, 4)
+    return Launch(64, 128, bt, splits, 4, 4)
 
 
 def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool) -> Launch:
     """Return how a product of more than 16 tokens is launched."""
     if precision == "f32":
         return Launch(32, 32, 64, 1, 4, 2)
-    return Launch(128, 64, 128, 1, 8, 3)
+    if weight.format == "bf16" and tokens > 256:
+        return Launch(128, 64, 256, 1, 8, 3)
+    return Launch(128, 64, 128, 1, 8, 4)
 
 
 class _Scratch(NamedTuple):
@@ -269,6 +307,7 @@ class _Scratch(NamedTuple):
 
 
 _scratch: dict[torch.device, _Scratch] = {}
+_dense_scratch: dict[torch.device, torch.Tensor] = {}
 
 
 def scratch(device: torch.device) -> _Scratch:
@@ -279,6 +318,14 @@ def scratch(device: torch.device) -> _Scratch:
             torch.zeros(_COUNTERS, dtype=torch.int32, device=device),
         )
     return _scratch[device]
+
+
+def dense_scratch(device: torch.device, columns: int) -> torch.Tensor:
+    """Return memory for rows of ``columns`` bfloat16 values, allocated once (128 MiB)."""
+    if device not in _dense_scratch:
+        _dense_scratch[device] = torch.empty(_DENSE_ITEMS, dtype=torch.bfloat16, device=device)
+    rows = max(1, _DENSE_ITEMS // columns)
+    return _dense_scratch[device][: rows * columns].view(rows, columns)
 
 
 def fitting(launch: Launch, weight: DeviceMatrix, tiles: int) -> Launch:
@@ -308,12 +355,14 @@ def dense_product(
     if not tokens:
         return
     decode = tokens <= DECODE_TOKENS
+    if launch is None and tokens > UNPACK_TOKENS and precision == "fast" and weight.format != "bf16":
+        unpacked_product(x, weight, out, bias=bias, activation=activation, add=add)
+        return
     width = rows // 2 if activation else rows
     if launch is None:
         choose = decode_launch if decode else prefill_launch
         launch = choose(weight, tokens, precision, bool(activation))
-    per_tile = launch.bn // 2 if activation else launch.bn
-    tiles = triton.cdiv(width, per_tile)
+    tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
     planes, strides = kernel_planes(weight)
     meta = {
@@ -337,13 +386,49 @@ def dense_product(
         decode_kernel[(tiles, launch.splits)](
             x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
             tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
-            NORM=norm is not None, SPLIT=launch.splits > 1, **meta,
+            NORM=norm is not None, SPLIT=launch.splits > 1, STAGES=launch.stages,
+            EARLY=EARLY, launch_pdl=EARLY > 0, **meta,
         )  # fmt: skip
         return
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](
         x, planes, bias if bias is not None else x, out,
         tokens, width, columns, x.stride(0), strides, out.stride(0), GROUP=8, **meta,
     )  # fmt: skip
+
+
+def unpacked_product(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    out: torch.Tensor,
+    *,
+    bias: torch.Tensor | None,
+    activation: Activation,
+    add: bool,
+) -> None:
+    """Compute ``dense_product`` of many tokens with the weight made bfloat16 first, some rows at a time."""
+    rows, columns = weight.shape
+    memory = dense_scratch(x.device, columns)
+    halves = 2 if activation else 1
+    width = rows // halves
+    slices = triton.cdiv(rows, memory.shape[0])
+    step = min(width, triton.cdiv(triton.cdiv(width, slices), 128) * 128)
+    if step * halves > memory.shape[0]:
+        step = memory.shape[0] // halves
+    for first in range(0, width, step):
+        end = min(first + step, width)
+        count = end - first
+        for half in range(halves):
+            part = memory[half * count : (half + 1) * count]
+            dequantize(weight, rows=(half * width + first, half * width + end), out=part)
+        dense = DeviceMatrix("bf16", (halves * count, columns), (memory[: halves * count].unsqueeze(0),))
+        dense_product(
+            x,
+            dense,
+            out[:, first:end],
+            bias=None if bias is None else bias[first:end],
+            activation=activation,
+            add=add,
+        )
 
 
 def check(

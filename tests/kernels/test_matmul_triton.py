@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from weights import random_matrix
 
+from ftd.kernels import matmul_triton
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.matmul_triton import Launch, dense_product, matmul
@@ -44,7 +45,7 @@ def test_every_format_in_decode_and_prefill(
 ) -> None:
     weight = random_matrix(name, 37, columns_of(name), rng)
     on_device = upload(weight, device)
-    for tokens in (3, 18):
+    for tokens in (1, 3, 18):
         x = rng.standard_normal((tokens, weight.shape[1]), np.float32)
         actual = matmul(torch.from_numpy(x).to(device), on_device, None, precision)
         assert_product(actual, x, weight, precision)
@@ -112,6 +113,28 @@ def test_parts_of_k_give_the_product_and_leave_the_counters_at_zero(
             launch=Launch(16, 64, 16, splits, 4, 2),
         )
         assert_product(out, rms_norm(x, norm_weight, 1e-6), weight, "f32")
+
+
+@pytest.mark.parametrize("activation", ["", "silu"])
+def test_many_tokens_get_a_weight_as_bfloat16_in_slices_of_rows(
+    activation: Any, rng: np.random.Generator, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul_triton, "_DENSE_ITEMS", 150 * 64)
+    monkeypatch.setattr(matmul_triton, "_dense_scratch", {})
+    monkeypatch.setattr(matmul_triton, "UNPACK_TOKENS", 18)
+    weight = random_matrix("q4_0", 2 * 137, 64, rng)
+    x = rng.standard_normal((19, 64), np.float32)
+    both = x.astype(np.float64) @ dequantize(weight).astype(np.float64).T
+    gate, up = both[:, :137], both[:, 137:]
+    wanted = gate / (1 + np.exp(-gate)) * up if activation else both
+    out = torch.full((19, 300), 7.0, device=device)
+    width = wanted.shape[1]
+    dense_product(
+        torch.from_numpy(x).to(device), upload(weight, device), out[:, :width], activation=activation
+    )
+    error = np.abs(out[:, :width].cpu().numpy() - wanted).max()
+    assert error <= 1e-2 * np.abs(wanted).max()
+    assert (out[:, width:] == 7).all()
 
 
 def test_rows_of_zeros_and_of_padding_stay_finite(rng: np.random.Generator, device: str) -> None:
