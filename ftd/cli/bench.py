@@ -55,7 +55,7 @@ def _routing(options: argparse.Namespace) -> int:
         if options.model is not None:
             again = _record(options, [int(token) for token in trace.tokens], 0)
             trace = routing.read_trace(path, again.num_experts)
-            same = record.agreement(trace, again)
+            same = record.agreement(trace.head(again.num_tokens), again)
     elif options.model is None:
         raise InvalidOption(f"no trace to replay: {path}", f"ftd bench MODEL --routing {path}")
     else:
@@ -79,6 +79,7 @@ def _record(options: argparse.Namespace, ids: list[int] | None, decode_tokens: i
     elif ids is None:
         ids = _encode(Path(options.text), info)[: options.prompt_tokens]
         decode_tokens = 0
+    ids = ids[: max(info.context_length - 1, 1)]  # the window holds one more, which is not recorded
     return record.record(
         info.config_path,
         info.blob_paths,

@@ -97,7 +97,11 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
 
     tokens = Tokens(bos_id=5)
     info = SimpleNamespace(
-        config_path=Path("/c"), blob_paths={}, config=SimpleNamespace(tokens=tokens), tokenizer_json=WORDS
+        config_path=Path("/c"),
+        blob_paths={},
+        config=SimpleNamespace(tokens=tokens),
+        tokenizer_json=WORDS,
+        context_length=10,
     )
     monkeypatch.setattr(bench.modelinfo, "read_model", lambda store, name, tokenizer: info)
     monkeypatch.setattr(bench.record, "record", record_ids)
@@ -112,7 +116,8 @@ def test_routing_is_recorded_then_replayed(cli, routed: list[tuple[list[int], in
     assert [row["num_slots"] for row in replayed["capacities"]] == [6, 3]
     assert replayed["capacities"][0]["belady"] == 6 / 60 and "same_experts" not in replayed
     compared = cli("bench", "m", "--routing", path, env=env).stdout
-    assert routed[1] == ([5, *[7] * 9], 0) and "m chooses 100.0% of the recorded experts" in compared
+    # The window of 10 has place for the nine first of the ten tokens and one more.
+    assert routed[1] == ([5, *[7] * 8], 0) and "m chooses 100.0% of the recorded experts" in compared
 
 
 def test_routing_of_a_text(cli, routed: list[tuple[list[int], int]], tmp_path: Path) -> None:
