@@ -58,7 +58,10 @@ def kv_bytes_per_token(info: ModelInfo) -> int:
     """Return the bytes of K and V, in half precision, that one token takes over all layers."""
     heads = _number(info, "num_attention_heads") or 1
     head_dim = _number(info, "head_dim") or _number(info, "hidden_size") // heads
-    return 4 * _number(info, "num_hidden_layers") * (_number(info, "num_key_value_heads") or heads) * head_dim
+    kinds = info.config.hyperparameters.get("layer_types")
+    recurrent = kinds.count("linear_attention") if isinstance(kinds, list) else 0
+    layers = _number(info, "num_hidden_layers") - recurrent
+    return 4 * layers * (_number(info, "num_key_value_heads") or heads) * head_dim
 
 
 def _number(info: ModelInfo, key: str) -> int:

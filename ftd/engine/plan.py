@@ -112,61 +112,82 @@ def make(
     window = min(context_tokens or DEFAULT_CONTEXT_TOKENS, needs.max_context_tokens)
     if whole_prompts:
         prefill_chunk_tokens = max(prefill_chunk_tokens, window)
-    sequences = max_sequences or DEFAULT_MAX_SEQUENCES
-    slots = SLOTS_PER_SEQUENCE if needs.state_bytes else 0
-    page_bytes = page_size * needs.kv_bytes_per_token
-
-    def workspace(tokens: int) -> int:
-        return needs.workspace_bytes + needs.workspace_bytes_per_token * (
-            min(prefill_chunk_tokens, tokens) + sequences
-        )
-
-    def room(tokens: int) -> int:
-        states = needs.state_bytes * slots * sequences
-        rest = max(available - needs.weight_bytes - workspace(tokens) - states, 0)
-        return (min(rest, kv_bytes) if kv_bytes else rest) // page_bytes
-
-    while num_pages_for(window, page_size) > room(window):
-        if slots > 1:
-            slots //= 2
-        elif slots == 1 and sequences > 1 and not max_sequences:
-            sequences //= 2
-        else:
-            break
-    if num_pages_for(window, page_size) > room(window):
-        fitting = _longest_window(window, page_size, room)
+    room = _Room(
+        needs,
+        available,
+        kv_bytes,
+        prefill_chunk_tokens,
+        page_size,
+        max_sequences or DEFAULT_MAX_SEQUENCES,
+        SLOTS_PER_SEQUENCE if needs.state_bytes else 0,
+    )
+    room.give_way(window, fewer_sequences=not max_sequences)
+    if num_pages_for(window, page_size) > room.num_pages(window):
+        fitting = _longest_window(window, page_size, room.num_pages)
         if context_tokens or fitting < min(MIN_CONTEXT_TOKENS, window):
-            raise _refusal(
-                needs,
-                available,
-                kv_bytes,
-                window,
-                fitting,
-                workspace(window),
-                needs.state_bytes * slots * sequences,
-                page_bytes,
-                page_size,
-            )
+            raise _refusal(room, window, fitting)
         window = fitting
     window_pages = num_pages_for(window, page_size)
-    num_pages = min(room(window), window_pages * sequences)
+    num_pages = min(room.num_pages(window), window_pages * room.sequences)
     if not max_sequences:
-        sequences = max(1, min(sequences, num_pages // window_pages))
-        num_pages = min(num_pages, window_pages * sequences)
+        room.sequences = max(1, min(room.sequences, num_pages // window_pages))
+        num_pages = min(num_pages, window_pages * room.sequences)
     return Plan(
         page_size=page_size,
         num_pages=num_pages,
-        max_sequences=sequences,
+        max_sequences=room.sequences,
         context_tokens=window,
         prefill_chunk_tokens=min(prefill_chunk_tokens, window),
         weight_bytes=needs.weight_bytes,
-        kv_bytes=num_pages * page_bytes,
+        kv_bytes=num_pages * room.page_bytes,
         whole_prompts=whole_prompts,
-        num_state_slots=slots * sequences,
-        state_bytes=needs.state_bytes * slots * sequences,
-        workspace_bytes=needs.workspace_bytes
-        + needs.workspace_bytes_per_token * (min(prefill_chunk_tokens, window) + sequences),
+        num_state_slots=room.slots * room.sequences,
+        state_bytes=room.state_bytes,
+        workspace_bytes=room.workspace(window),
     )
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left for KV beside the weights, the workspace, and ``slots`` states for each sequence."""
+
+    needs: MemoryNeeds
+    available: int
+    kv_bytes: int
+    chunk_tokens: int
+    page_size: int
+    sequences: int
+    slots: int
+
+    @property
+    def page_bytes(self) -> int:
+        return self.page_size * self.needs.kv_bytes_per_token
+
+    @property
+    def state_bytes(self) -> int:
+        return self.needs.state_bytes * self.slots * self.sequences
+
+    def workspace(self, window: int) -> int:
+        tokens = min(self.chunk_tokens, window) + self.sequences
+        return self.needs.workspace_bytes + self.needs.workspace_bytes_per_token * tokens
+
+    def rest(self, window: int) -> int:
+        return max(self.available - self.needs.weight_bytes - self.workspace(window) - self.state_bytes, 0)
+
+    def num_pages(self, window: int) -> int:
+        """Return how many pages fit if the window is that long."""
+        rest = self.rest(window)
+        return (min(rest, self.kv_bytes) if self.kv_bytes else rest) // self.page_bytes
+
+    def give_way(self, window: int, fewer_sequences: bool) -> None:
+        """Take fewer states until ``window`` fits: those that are kept first, then those of sequences."""
+        while num_pages_for(window, self.page_size) > self.rest(window) // self.page_bytes:
+            if self.slots > 1:
+                self.slots //= 2
+            elif self.slots == 1 and self.sequences > 1 and fewer_sequences:
+                self.sequences //= 2
+            else:
+                return
 
 
 def _longest_window(window: int, page_size: int, room: Callable[[int], int]) -> int:
@@ -193,29 +214,20 @@ def _check(context_tokens: int, max_sequences: int, kv_bytes: int, chunk_tokens:
             raise InvalidOption(f"{name} must be at least {low}: {value}")
 
 
-def _refusal(
-    needs: MemoryNeeds,
-    available: int,
-    kv_bytes: int,
-    window: int,
-    fitting: int,
-    workspace_bytes: int,
-    state_bytes: int,
-    page_bytes: int,
-    page_size: int,
-) -> OutOfMemory:
-    kv_needed = num_pages_for(window, page_size) * page_bytes
-    needed = needs.weight_bytes + kv_needed + workspace_bytes + state_bytes
-    states = f", states {format_bytes(state_bytes)}" if state_bytes else ""
+def _refusal(room: _Room, window: int, fitting: int) -> OutOfMemory:
+    weight_bytes, workspace_bytes = room.needs.weight_bytes, room.workspace(window)
+    kv_needed = num_pages_for(window, room.page_size) * room.page_bytes
+    needed = weight_bytes + kv_needed + workspace_bytes + room.state_bytes
+    states = f", states {format_bytes(room.state_bytes)}" if room.state_bytes else ""
     fact = (
-        f"not enough memory: needed {format_bytes(needed)} (weights {format_bytes(needs.weight_bytes)}, "
+        f"not enough memory: needed {format_bytes(needed)} (weights {format_bytes(weight_bytes)}, "
         f"KV of {window} tokens {format_bytes(kv_needed)}, workspace {format_bytes(workspace_bytes)}"
-        f"{states}), available {format_bytes(available)}"
+        f"{states}), available {format_bytes(room.available)}"
     )
-    if kv_bytes and needed <= available:
-        fact += f", KV limited to {format_bytes(kv_bytes)}"
+    if room.kv_bytes and needed <= room.available:
+        fact += f", KV limited to {format_bytes(room.kv_bytes)}"
     if fitting >= MIN_CONTEXT_TOKENS:
         return OutOfMemory(
-            fact, f"set num_ctx to {fitting} or less, or free {format_bytes(needed - available)}"
+            fact, f"set num_ctx to {fitting} or less, or free {format_bytes(needed - room.available)}"
         )
     return OutOfMemory(fact, "no context fits: use a smaller model or quantisation, or free memory")

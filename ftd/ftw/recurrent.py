@@ -121,6 +121,6 @@ def _rotated(config: dict[str, Any]) -> float:
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     value = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
     value = config.get("partial_rotary_factor", ROTATED) if value is None else value
-    if not isinstance(value, int | float) or not 0 < value <= 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise InvalidCheckpoint(f"partial_rotary_factor of config.json is not in 0 to 1: {value!r:.50}")
     return float(value)

@@ -1,6 +1,7 @@
 """Plans, checked against arithmetic done by hand and against properties over many sizes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,7 @@ def test_negative_sizes_are_refused(name: str) -> None:
 
 
 @given(
+    needs=st.sampled_from([NEEDS, replace(NEEDS, state_bytes=90)]),
     free_bytes=st.integers(0, 10**5),
     budget_bytes=st.integers(0, 10**5),
     context_tokens=st.integers(0, 2000),
@@ -123,19 +125,21 @@ def test_negative_sizes_are_refused(name: str) -> None:
     prefill_chunk_tokens=st.integers(1, 600),
     page_size=st.integers(1, 70),
 )
-def test_a_plan_keeps_its_budgets_or_its_advice_fits(**sizes: int) -> None:
+def test_a_plan_keeps_its_budgets_or_its_advice_fits(needs: MemoryNeeds, **sizes: int) -> None:
     limit = min(sizes["free_bytes"], sizes["budget_bytes"] or sizes["free_bytes"])
     try:
-        plan = make(NEEDS, **sizes)
+        plan = make(needs, **sizes)
     except OutOfMemory as exc:
         fits = re.match(r"set num_ctx to (\d+) or less", exc.hint or "")
         if fits:
-            smaller = make(NEEDS, **{**sizes, "context_tokens": int(fits[1])})
+            smaller = make(needs, **{**sizes, "context_tokens": int(fits[1])})
             assert smaller.context_tokens == int(fits[1]) < (sizes["context_tokens"] or 4096)
             with pytest.raises(OutOfMemory):
-                make(NEEDS, **{**sizes, "context_tokens": int(fits[1]) + 1})
+                make(needs, **{**sizes, "context_tokens": int(fits[1]) + 1})
         return
     assert plan.total_bytes <= limit
+    assert plan.state_bytes == plan.num_state_slots * needs.state_bytes
+    assert plan.num_state_slots >= (plan.max_sequences if needs.state_bytes else 0)
     assert not sizes["kv_bytes"] or plan.kv_bytes <= sizes["kv_bytes"]
     assert plan.num_pages >= plan.max_pages_per_sequence >= 1
     assert plan.context_tokens <= NEEDS.max_context_tokens
@@ -149,3 +153,21 @@ def test_whole_prompts_need_a_chunk_as_long_as_the_window() -> None:
     plan = make(NEEDS, free_bytes=10**9, context_tokens=700, max_sequences=2, whole_prompts=True)
     assert plan.whole_prompts and plan.prefill_chunk_tokens == 700
     assert plan.workspace_bytes == 100 + 700 + 2
+
+
+@pytest.mark.parametrize(("spare_states", "slots"), [(32, 4), (31, 2), (16, 2), (15, 1), (8, 1), (1, 1)])
+def test_states_that_are_kept_give_way_to_a_window_then_those_of_sequences(
+    spare_states: int, slots: int
+) -> None:
+    needs = replace(NEEDS, state_bytes=100, workspace_bytes_per_token=0)
+    one_window = needs.weight_bytes + needs.workspace_bytes + 64 * needs.kv_bytes_per_token
+    plan = make(needs, free_bytes=one_window + 100 * spare_states, context_tokens=64)
+    assert (plan.num_state_slots, plan.context_tokens) == (slots * plan.max_sequences, 64)
+    with pytest.raises(OutOfMemory, match="states 100 B"):
+        make(needs, free_bytes=one_window, context_tokens=64)
+
+
+def test_a_refusal_names_the_states() -> None:
+    needs = replace(NEEDS, state_bytes=10**6)
+    with pytest.raises(OutOfMemory, match=r"workspace .*, states 3 MB"):
+        make(needs, free_bytes=10**6, context_tokens=64, max_sequences=3)
