@@ -12,12 +12,12 @@ Results that no op reads (hidden states, logits) are never among them.
 
 from dataclasses import replace
 
+from ftd.kernels.cuda_experts import Experts
 from ftd.kernels.cuda_program import (
     Add,
     AddNorm,
     Attention,
     DeviceBuffer,
-    Experts,
     Gate,
     GatedProduct,
     KvStore,

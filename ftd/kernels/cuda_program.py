@@ -4,8 +4,8 @@ Buffers are handles until ``CudaGraph.finish`` gives them memory. An op launches
 and never waits for the device, so that a program can be captured.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,11 +17,8 @@ from ftd.kernels.attention_triton import (
     block_tokens,
 )
 from ftd.kernels.cuda_step import DeviceStep
-from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.embedding_triton import embedding
-from ftd.kernels.expert_ffn_triton import expert_ffn
-from ftd.kernels.expert_pool import ExpertPool
-from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.gated_matmul_triton import gated_matmul
 from ftd.kernels.geglu_triton import geglu
 from ftd.kernels.kv_store_triton import kv_store
@@ -29,7 +26,6 @@ from ftd.kernels.matmul_triton import matmul
 from ftd.kernels.qkv_post_triton import qkv_post
 from ftd.kernels.rms_norm_triton import rms_norm
 from ftd.kernels.rope_triton import rope
-from ftd.kernels.route_topk_triton import route_topk
 from ftd.kernels.select_logit_rows_triton import select_logit_rows
 from ftd.kernels.swiglu_triton import swiglu
 
@@ -49,17 +45,6 @@ class DeviceBuffer:
         """Return the rows of ``step``."""
         assert self.tensor is not None
         return self.tensor[: step.num_tokens if self.kind == "tokens" else step.num_logits]
-
-
-@dataclass(slots=True, eq=False)
-class DeviceRouting:
-    """Handle of chosen experts: ids and weights [max_tokens, K], and counters of uses [E + 1]."""
-
-    num_experts: int
-    num_chosen: int
-    ids: torch.Tensor
-    weights: torch.Tensor
-    uses: torch.Tensor
 
 
 class Op:
@@ -299,111 +284,6 @@ class Attention(Op):
             attention_prefill(
                 q, *pages, step.page_table, step.q_start, step.positions, blocks, *options, out=out
             )
-
-
-@dataclass(eq=False)
-class Route(Op):
-    """Choose each token's experts by its router logits."""
-
-    READS, WRITES, EXACT = ("logits",), (), ("logits",)
-    logits: DeviceBuffer
-    routing: DeviceRouting
-    options: tuple[Any, ...]
-
-    def run(self, step: DeviceStep) -> None:
-        num = step.num_tokens
-        route_topk(
-            self.logits.rows(step),
-            self.routing.num_chosen,
-            *self.options,
-            kv_index=step.kv_index,
-            ids=self.routing.ids[:num],
-            weights=self.routing.weights[:num],
-        )
-
-
-@dataclass(eq=False)
-class Experts(Op):
-    """out = the weighted sum of what the chosen experts make of x; ``add``: out += scale * that."""
-
-    READS, WRITES = ("x", "added"), ("out",)
-    out: DeviceBuffer
-    x: DeviceBuffer
-    routing: DeviceRouting
-    bank: DeviceBank
-    activation: str
-    limit: float
-    precision: str
-    add: bool = False
-    scale: float = 1.0
-    workspace: Workspace | None = None
-
-    @property
-    def added(self) -> list[DeviceBuffer]:
-        """What the sum is added to."""
-        return [self.out] if self.add else []
-
-    def run(self, step: DeviceStep) -> None:
-        num = step.num_tokens
-        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
-        x, out = self.x.rows(step), self.out.rows(step)
-        self._compute(x, ids, weights, self.bank, out, self.add, self.routing.uses)
-
-    def _compute(
-        self,
-        x: torch.Tensor,
-        ids: torch.Tensor,
-        weights: torch.Tensor,
-        bank: DeviceBank,
-        out: torch.Tensor,
-        add: bool,
-        uses: torch.Tensor | None = None,
-    ) -> None:
-        expert_ffn(
-            x,
-            ids,
-            weights,
-            bank,
-            self.activation,
-            self.limit,
-            self.precision,
-            out=out,
-            add=add,
-            add_scale=self.scale,
-            workspace=self.workspace,
-            uses=uses,
-        )
-
-
-@dataclass(eq=False)
-class CachedExperts(Experts):
-    """The same with banks in host memory: experts compute from the slots of a pool.
-
-    Few tokens: those that are in slots compute while the others are fetched. Many: layers are staged.
-    """
-
-    pool: ExpertPool = field(kw_only=True)
-    row: int = field(kw_only=True)
-
-    def run(self, step: DeviceStep) -> None:
-        num, pool = step.num_tokens, self.pool
-        x, out = self.x.rows(step), self.out.rows(step)
-        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
-        if pool.takes(num):
-            if self.row == 0:
-                pool.advance()
-            placement = pool.place(self.row, x, ids, weights)
-            self._compute(x, placement.hits, weights, self.bank, out, self.add)
-            pool.join()
-            self._compute(x, placement.fills, weights, self.bank, out, True)
-            pool.collect(self.row, out, placement, self.scale)
-            return
-        if self.row == 0:
-            pool.begin_layers()
-        pool.await_layer(self.row)
-        bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
-        self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
-        pool.leave_layer(self.row)
 
 
 @dataclass(eq=False)

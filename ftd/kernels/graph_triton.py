@@ -10,23 +10,22 @@ other step launches the kernels one by one. Both run the same kernels.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ftd.errors import OutOfMemory
 from ftd.kernels import cuda_program as ops
-from ftd.kernels.attention_triton import DecodeWorkspace, block_tokens, decode_workspace
+from ftd.kernels.attention_triton import block_tokens
+from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route
 from ftd.kernels.cuda_fusion import fuse
-from ftd.kernels.cuda_program import DeviceBuffer, DeviceRouting, Op
-from ftd.kernels.cuda_step import DeviceStep, StepMemory
-from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.cuda_memory import DeviceMemory
+from ftd.kernels.cuda_program import DeviceBuffer, Op
+from ftd.kernels.cuda_runner import Runner
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
-from ftd.kernels.expert_workspace import Workspace
-from ftd.kernels.quant import FORMATS, ExpertBank, QuantMatrix
+from ftd.kernels.quant import ExpertBank, QuantMatrix
 from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.shapes import expect
 from ftd.kernels.step import Limits, Step, check_step
@@ -34,8 +33,6 @@ from ftd.kernels.step import Limits, Step, check_step
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-# Rows of the captured decode graphs; a bucket more costs one capture at load, a bucket less idle rows.
-BUCKETS = (1, 2, 4, 8, 16)
 # Formats whose scales span rows: several of them cannot be stacked into one product.
 _UNSTACKABLE = frozenset({"nvfp4", "fp8_b128"})
 
@@ -67,23 +64,15 @@ class CudaGraph:
         if precision not in ("fast", "f32"):
             raise ValueError(f"precision must be fast or f32, got {precision!r}")
         self._precision = precision
-        self._device = device
+        self._memory = DeviceMemory(self._limits, precision, device)
+        self._runner: Runner | None = None
         self._program: list[Op] = []
         self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
-        self._vectors: dict[int, tuple[Floats, torch.Tensor]] = {}
-        self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
         self._buffers: list[DeviceBuffer] = []
         self._block_sizes: set[int] = set()
-        self._workspaces: dict[tuple[int, ...], DecodeWorkspace] = {}
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._steps = StepMemory(self._limits, device)
-        self._step: DeviceStep | None = None
         self._wanted = (0, 0)
-        self._finished = False
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size
-        self._buffer_bytes = 0
-        self.weight_bytes = 0
 
     def buffer(self, width: int) -> DeviceBuffer:
         """Return a new buffer with one row for each token of a step."""
@@ -96,17 +85,17 @@ class CudaGraph:
     def embedding(self, out: DeviceBuffer, weight: QuantMatrix, scale: float = 1.0) -> None:
         """Record out = scale * weight[ids]."""
         self._num_ids = min(self._num_ids, weight.shape[0])
-        self._record(ops.Embed(out, self._matrix([weight]), scale))
+        self._record(ops.Embed(out, self._memory.matrix([weight]), scale))
 
     def rms_norm(self, out: DeviceBuffer, x: DeviceBuffer, weight: Floats, eps: float) -> None:
         """Record out = rms_norm(x, weight, eps); ``out`` may be ``x``."""
         expect("weight", weight, "float32", (x.width,))
-        self._record(ops.RmsNorm(out, x, self._vector(weight), eps))
+        self._record(ops.RmsNorm(out, x, self._memory.vector(weight), eps))
 
     def head_rms_norm(self, x: DeviceBuffer, num_heads: int, weight: Floats, eps: float) -> None:
         """Record x = rms_norm of each head of ``x`` [rows, num_heads * C]; weight [C]."""
         expect("weight", weight, "float32", (x.width // num_heads,))
-        self._record(ops.RmsNorm(x, x, self._vector(weight), eps))
+        self._record(ops.RmsNorm(x, x, self._memory.vector(weight), eps))
 
     def add(self, out: DeviceBuffer, x: DeviceBuffer, scale: float = 1.0) -> None:
         """Record out += scale * x."""
@@ -144,7 +133,7 @@ class CudaGraph:
 
     def linear_add(self, out: DeviceBuffer, x: DeviceBuffer, weight: QuantMatrix) -> None:
         """Record out += x weight^T."""
-        self._record(ops.Product([out], x, self._matrix([weight]), None, self._precision, add=True))
+        self._record(ops.Product([out], x, self._memory.matrix([weight]), None, self._precision, add=True))
 
     def swiglu(self, out: DeviceBuffer, gate: DeviceBuffer, up: DeviceBuffer) -> None:
         """Record out = silu(gate) * up; ``out`` may be ``gate``."""
@@ -160,7 +149,7 @@ class CudaGraph:
         """Record x = rope(x) with the step's positions."""
         if x.width != num_heads * head_dim:
             raise ValueError(f"x must be {num_heads} heads of {head_dim}, got width {x.width}")
-        self._record(ops.Rope(x, num_heads, self._vector(inv_freq), scale))
+        self._record(ops.Rope(x, num_heads, self._memory.vector(inv_freq), scale))
 
     def kv_store(
         self, k: DeviceBuffer, v: DeviceBuffer, k_pages: torch.Tensor, v_pages: torch.Tensor
@@ -187,8 +176,8 @@ class CudaGraph:
                 f"query heads must be a multiple of key-value heads, got {num_heads} and {k_pages.shape[1]}"
             )
         self._block_sizes.add(block_tokens(k_pages, num_heads))
-        weight = None if sinks is None else self._vector(sinks)
-        workspace = self._workspace(num_heads, k_pages)
+        weight = None if sinks is None else self._memory.vector(sinks)
+        workspace = self._memory.decode_workspace(num_heads, k_pages)
         self._record(ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace))
 
     def route_topk(
@@ -206,7 +195,7 @@ class CudaGraph:
         """Record the choice of experts by a router's logits; return the handle that expert_ffn takes."""
         example = np.empty((0, logits.width), np.float32)
         check_router(example, num_chosen, scoring, bias, num_groups, top_groups, group_top)
-        shape, device = (self._limits.max_tokens, num_chosen), self._device
+        shape, device = (self._limits.max_tokens, num_chosen), self._memory.device
         routing = DeviceRouting(
             logits.width,
             num_chosen,
@@ -214,10 +203,10 @@ class CudaGraph:
             torch.zeros(shape, dtype=torch.float32, device=device),
             torch.zeros(logits.width + 1, dtype=torch.int64, device=device),
         )
-        self._buffer_bytes += 8 * routing.ids.numel() + 8 * routing.uses.numel()
-        weight = None if bias is None else self._vector(bias)
+        self._memory.buffer_bytes += 8 * routing.ids.numel() + 8 * routing.uses.numel()
+        weight = None if bias is None else self._memory.vector(bias)
         options = (scoring, renormalise, scale, weight, num_groups, top_groups, group_top)
-        self._record(ops.Route(logits, routing, options))
+        self._record(Route(logits, routing, options))
         return routing
 
     def expert_ffn(
@@ -237,11 +226,9 @@ class CudaGraph:
         if self._experts is not None and bank.records.nbytes:
             row = self._experts.add(bank, activation, limit)
             slots = self._experts.by_slot(bank.layer, self._experts.matrices(bank))
-            self._record(ops.CachedExperts(out, x, routing, slots, *options, pool=self._experts, row=row))
+            self._record(CachedExperts(out, x, routing, slots, *options, pool=self._experts, row=row))
             return
-        placed = self._allocate(lambda: DeviceBank.upload(bank, self._device))
-        self.weight_bytes += bank.records.nbytes or sum(m.num_bytes for m in placed.matrices.values())
-        self._record(ops.Experts(out, x, routing, placed, *options))
+        self._record(Experts(out, x, routing, self._memory.bank(bank), *options))
 
     def routed(self, routing: DeviceRouting) -> tuple[Ints, Floats]:
         """Return ids and weights [T, K] of the last step."""
@@ -259,16 +246,14 @@ class CudaGraph:
 
     def finish(self) -> None:
         """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
-        self._program = fuse(self._program)
-        self._allocate(self._place_buffers)
-        self._allocate(self._place_workspace)
+        self._refuse_finished()
+        program = fuse(self._program)
+        self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
+        self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
+        self._memory.forget()
         if self._experts is not None:
             self._experts.start()
-        self._vectors.clear()
-        self._matrices.clear()
-        self._finished = True
-        if self._device != "cpu":
-            self._capture()
+        self._runner = Runner(program, self._limits, self._block_sizes, self._memory.device)
 
     def run(
         self,
@@ -287,25 +272,16 @@ class CudaGraph:
         sampled [T] i32: on the device, stands in for ``ids`` of a step that is launched ahead. The step
         before the last one must have ended.
         """
-        if not self._finished:
+        if self._runner is None:
             raise ValueError("finish() must come before run()")
         step = Step(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
         check_step(step, self._limits, self._num_ids, self._num_pages)
-        num_tokens, num_logits = len(ids), len(logit_rows)
-        self._wanted = (num_tokens, num_logits)
-        bucket = 0
-        if num_tokens == len(kv_len) == num_logits:
-            bucket = next((rows for rows in self._graphs if rows >= num_tokens), 0)
-        self._step = self._steps.upload(step, bucket, self._block_sizes, sampled)
-        if bucket:
-            self._graphs[bucket].replay()
-            return
-        for op in self._program:
-            op.run(self._step)
+        self._wanted = (len(ids), len(logit_rows))
+        self._runner.run(step, sampled)
 
     def device_view(self, buffer: DeviceBuffer) -> torch.Tensor:
         """Return the rows of ``buffer`` of the last step where they are; they change with the next one."""
-        assert self._finished and buffer.tensor is not None
+        assert buffer.tensor is not None, "finish() must come before device_view()"
         return buffer.tensor[: self._wanted[0 if buffer.kind == "tokens" else 1]]
 
     def view(self, buffer: DeviceBuffer) -> Floats:
@@ -313,87 +289,21 @@ class CudaGraph:
 
         Raises ValueError before ``finish`` and for a buffer that vanished into a fused op.
         """
-        if not self._finished or buffer.tensor is None:
+        if buffer.tensor is None:
             raise ValueError("finish() must come before view(), and fused buffers have no values")
         rows = self._wanted[0 if buffer.kind == "tokens" else 1]
         values: Floats = buffer.tensor[:rows].float().cpu().numpy()
         return values
 
-    def time_by_kind(self, num_rows: int, repeats: int = 20) -> dict[str, tuple[int, float]]:
-        """Return for each kind of op how many a step has and the microseconds that they take together.
-
-        Runs them on the arrays of the last step, as decode of ``num_rows`` rows; what buffers hold is lost.
-        """
-        kinds: dict[str, list[Op]] = {}
-        for op in self._program:
-            kinds.setdefault(type(op).__name__, []).append(op)
-        step = self._steps.views(num_rows, num_rows, num_rows, num_rows, {})
-        found = {}
-        for kind, members in kinds.items():
-            graph = _captured(members, step)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            graph.replay()
-            begin.record()
-            for _ in range(repeats):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            found[kind] = len(members), begin.elapsed_time(end) * 1e3 / repeats
-        return found
+    def time_by_kind(self, num_rows: int) -> dict[str, tuple[int, float]]:
+        """Return for each kind of op how many a decode step of ``num_rows`` has, and their microseconds."""
+        assert self._runner is not None, "finish() must come before time_by_kind()"
+        return self._runner.time_by_kind(num_rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all buffers and step arrays (of the arrays alone until finished)."""
-        return self._buffer_bytes + self._steps.num_bytes
-
-    def _capture(self) -> None:
-        """Capture the program once for each bucket; the pages that padding touches are none."""
-        largest = min(self._limits.max_sequences, self._limits.max_logits, self._limits.max_tokens)
-        buckets = [rows for rows in BUCKETS if rows < largest] + [min(largest, BUCKETS[-1])]
-        for rows in buckets:
-            step = self._steps.idle(rows)
-            self._graphs[rows] = _captured(self._program, step)
-
-    def _place_buffers(self) -> None:
-        """Allocate what the program touches; buffers of one product are columns of one tensor."""
-        used = {each for op in self._program for each in op.buffers(op.READS) + op.buffers(op.WRITES)}
-        norms = (getattr(op, "norm", None) for op in self._program)
-        used |= {norm.out for norm in norms if norm is not None}
-        exact = {each for op in self._program for each in op.buffers(op.EXACT)}
-        exact |= {op.outs[0] for op in self._program if isinstance(op, ops.Product) and op.add}
-        exact |= {op.out for op in self._program if isinstance(op, ops.Experts)}
-        count = {"tokens": self._limits.max_tokens, "logits": self._limits.max_logits}
-        for buffer in self._buffers:
-            if buffer not in used or buffer.tensor is not None:
-                continue
-            group = self._groups.get(buffer, (buffer,))
-            if any(each not in used for each in group):
-                group = (buffer,)
-            is_exact = self._precision == "f32" or buffer.kind == "logits" or not exact.isdisjoint(group)
-            dtype = torch.float32 if is_exact else torch.bfloat16
-            shape = (count[buffer.kind], sum(each.width for each in group))
-            wide = torch.zeros(shape, dtype=dtype, device=self._device)
-            self._buffer_bytes += wide.numel() * wide.element_size()
-            for each, columns in zip(
-                group, torch.split(wide, [each.width for each in group], 1), strict=True
-            ):
-                each.tensor = columns
-
-    def _place_workspace(self) -> None:
-        """Give all layers of experts one workspace that the largest step fits."""
-        layers = [op for op in self._program if isinstance(op, ops.Experts)]
-        if not layers:
-            return
-        sizes = [
-            (op.routing.num_chosen, op.bank.num_experts, *op.bank.matrices["down"].shape) for op in layers
-        ]
-        chosen, experts, width, inner = (max(each) for each in zip(*sizes, strict=True))
-        workspace = Workspace.make(
-            self._limits.max_tokens, chosen, experts, width, inner, self._precision, self._device
-        )
-        self._buffer_bytes += workspace.num_bytes
-        for op in layers:
-            op.workspace = workspace
+        """Bytes of all buffers and step arrays (of workspaces alone until finished)."""
+        return self._memory.buffer_bytes + (0 if self._runner is None else self._runner.num_bytes)
 
     def _can_stack(self, outs: tuple[DeviceBuffer, ...], weights: list[QuantMatrix]) -> bool:
         if len(outs) == 1:
@@ -413,45 +323,9 @@ class CudaGraph:
                 np.zeros(out.width, np.float32) if each is None else each
                 for out, each in zip(outs, biases, strict=True)
             ]
-            bias = torch.from_numpy(np.concatenate(parts)).to(self._device)
-        matrix = self._matrix([weight for _, weight, _ in products])
+            bias = torch.from_numpy(np.concatenate(parts)).to(self._memory.device)
+        matrix = self._memory.matrix([weight for _, weight, _ in products])
         self._record(ops.Product(outs, x, matrix, bias, self._precision))
-
-    def _matrix(self, weights: list[QuantMatrix]) -> DeviceMatrix:
-        """Return ``weights``, stacked, on the device; the same weights are uploaded once."""
-        key = tuple(weight.planes[0].__array_interface__["data"][0] for weight in weights)
-        if key not in self._matrices:
-            placed = self._allocate(lambda: DeviceMatrix.upload(weights, self._device))
-            self._matrices[key] = weights, placed
-            self.weight_bytes += sum(FORMATS[each.format].num_bytes(each.shape) for each in weights)
-        return self._matrices[key][1]
-
-    def _vector(self, values: Floats) -> torch.Tensor:
-        """Return ``values`` on the device; the same array is uploaded once while recording."""
-        if id(values) not in self._vectors:
-            self._vectors[id(values)] = values, torch.from_numpy(values.copy()).to(self._device)
-        return self._vectors[id(values)][1]
-
-    def _workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
-        """Return the memory that splits of a decode attention share; layers of one shape use the same."""
-        _, groups, channels, _ = k_pages.shape
-        key = (num_heads, groups, channels)
-        if key not in self._workspaces:
-            limits = self._limits
-            keys = limits.max_pages_per_sequence * limits.page_size
-            made = decode_workspace(limits.max_sequences, num_heads, groups, channels, keys, self._device)
-            self._workspaces[key] = made
-            self._buffer_bytes += 4 * (made.parts.numel() + made.counts.numel())
-        return self._workspaces[key]
-
-    def _allocate(self, make: Any) -> Any:
-        try:
-            return make()
-        except torch.OutOfMemoryError as exc:
-            raise OutOfMemory(
-                f"the device refused memory: {str(exc).split('. ', maxsplit=1)[0]}",
-                "lower num_ctx or FTD_NUM_PARALLEL, use a smaller model, or set FTD_DEVICE=cpu",
-            ) from exc
 
     def _expect_pages(self, k_pages: torch.Tensor, v_pages: torch.Tensor) -> None:
         pages, groups, channels, page_size = k_pages.shape
@@ -471,18 +345,5 @@ class CudaGraph:
         self._program.append(op)
 
     def _refuse_finished(self) -> None:
-        if self._finished:
+        if self._runner is not None:
             raise ValueError("nothing can be recorded after finish()")
-
-
-def _captured(program: Sequence[Op], step: DeviceStep) -> torch.cuda.CUDAGraph:
-    """Return a graph of ``program`` on the arrays of ``step``."""
-    # The first launches compile and load kernels, which a capture must not do
-    for op in program:
-        op.run(step)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for op in program:
-            op.run(step)
-    return graph

@@ -1,0 +1,130 @@
+"""The ops of mixtures of experts in a recorded GPU program: who is chosen, and what they compute."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ftd.kernels.cuda_program import DeviceBuffer, Op
+from ftd.kernels.cuda_step import DeviceStep
+from ftd.kernels.device_matrix import DeviceBank
+from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_workspace import Workspace
+from ftd.kernels.route_topk_triton import route_topk
+
+
+@dataclass(slots=True, eq=False)
+class DeviceRouting:
+    """Handle of chosen experts: ids and weights [max_tokens, K], and counters of uses [E + 1]."""
+
+    num_experts: int
+    num_chosen: int
+    ids: torch.Tensor
+    weights: torch.Tensor
+    uses: torch.Tensor
+
+
+@dataclass(eq=False)
+class Route(Op):
+    """Choose each token's experts by its router logits."""
+
+    READS, WRITES, EXACT = ("logits",), (), ("logits",)
+    logits: DeviceBuffer
+    routing: DeviceRouting
+    options: tuple[Any, ...]
+
+    def run(self, step: DeviceStep) -> None:
+        num = step.num_tokens
+        route_topk(
+            self.logits.rows(step),
+            self.routing.num_chosen,
+            *self.options,
+            kv_index=step.kv_index,
+            ids=self.routing.ids[:num],
+            weights=self.routing.weights[:num],
+        )
+
+
+@dataclass(eq=False)
+class Experts(Op):
+    """out = the weighted sum of what the chosen experts make of x; ``add``: out += scale * that."""
+
+    READS, WRITES = ("x", "added"), ("out",)
+    out: DeviceBuffer
+    x: DeviceBuffer
+    routing: DeviceRouting
+    bank: DeviceBank
+    activation: str
+    limit: float
+    precision: str
+    add: bool = False
+    scale: float = 1.0
+    workspace: Workspace | None = None
+
+    @property
+    def added(self) -> list[DeviceBuffer]:
+        """What the sum is added to."""
+        return [self.out] if self.add else []
+
+    def run(self, step: DeviceStep) -> None:
+        num = step.num_tokens
+        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
+        x, out = self.x.rows(step), self.out.rows(step)
+        self._compute(x, ids, weights, self.bank, out, self.add, self.routing.uses)
+
+    def _compute(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        bank: DeviceBank,
+        out: torch.Tensor,
+        add: bool,
+        uses: torch.Tensor | None = None,
+    ) -> None:
+        expert_ffn(
+            x,
+            ids,
+            weights,
+            bank,
+            self.activation,
+            self.limit,
+            self.precision,
+            out=out,
+            add=add,
+            add_scale=self.scale,
+            workspace=self.workspace,
+            uses=uses,
+        )
+
+
+@dataclass(eq=False)
+class CachedExperts(Experts):
+    """The same with banks in host memory: experts compute from the slots of a pool.
+
+    Few tokens: those that are in slots compute while the others are fetched. Many: layers are staged.
+    """
+
+    pool: ExpertPool = field(kw_only=True)
+    row: int = field(kw_only=True)
+
+    def run(self, step: DeviceStep) -> None:
+        num, pool = step.num_tokens, self.pool
+        x, out = self.x.rows(step), self.out.rows(step)
+        ids, weights = self.routing.ids[:num], self.routing.weights[:num]
+        if pool.takes(num):
+            if self.row == 0:
+                pool.advance()
+            placement = pool.place(self.row, x, ids, weights)
+            self._compute(x, placement.hits, weights, self.bank, out, self.add)
+            pool.join()
+            self._compute(x, placement.fills, weights, self.bank, out, True)
+            pool.collect(self.row, out, placement, self.scale)
+            return
+        if self.row == 0:
+            pool.begin_layers()
+        pool.await_layer(self.row)
+        bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
+        self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
+        pool.leave_layer(self.row)

@@ -1,0 +1,128 @@
+"""What a recorded GPU program owns on its device: weights, small vectors, buffers, workspaces; counted."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ftd.errors import OutOfMemory
+from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
+from ftd.kernels.cuda_experts import Experts
+from ftd.kernels.cuda_program import DeviceBuffer, Op, Product
+from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.expert_workspace import Workspace
+from ftd.kernels.quant import ExpertBank, QuantMatrix
+from ftd.kernels.step import Limits
+
+Floats = NDArray[np.float32]
+T = TypeVar("T")
+
+
+class DeviceMemory:
+    """Allocates on ``device`` and remembers what is there while a program is recorded.
+
+    ``weight_bytes`` and ``buffer_bytes`` count what was allocated; memory goes with the tensors.
+    """
+
+    def __init__(self, limits: Limits, precision: str, device: str) -> None:
+        self._limits, self._precision, self.device = limits, precision, device
+        self._vectors: dict[int, tuple[Floats, torch.Tensor]] = {}
+        self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
+        self._workspaces: dict[tuple[int, ...], DecodeWorkspace] = {}
+        self.weight_bytes = self.buffer_bytes = 0
+
+    def forget(self) -> None:
+        """Let go of the host's weights; recording has ended."""
+        self._vectors.clear()
+        self._matrices.clear()
+
+    def matrix(self, weights: list[QuantMatrix]) -> DeviceMatrix:
+        """Return ``weights``, stacked, on the device; the same weights are uploaded once."""
+        key = tuple(weight.planes[0].__array_interface__["data"][0] for weight in weights)
+        if key not in self._matrices:
+            placed = self.allocate(lambda: DeviceMatrix.upload(weights, self.device))
+            self._matrices[key] = weights, placed
+            self.weight_bytes += sum(each.num_bytes for each in weights)
+        return self._matrices[key][1]
+
+    def vector(self, values: Floats) -> torch.Tensor:
+        """Return ``values`` on the device; the same array is uploaded once while recording."""
+        if id(values) not in self._vectors:
+            self._vectors[id(values)] = values, torch.from_numpy(values.copy()).to(self.device)
+        return self._vectors[id(values)][1]
+
+    def bank(self, bank: ExpertBank) -> DeviceBank:
+        """Return all experts of ``bank`` on the device."""
+        placed = self.allocate(lambda: DeviceBank.upload(bank, self.device))
+        self.weight_bytes += bank.records.nbytes or sum(each.num_bytes for each in placed.matrices.values())
+        return placed
+
+    def decode_workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
+        """Return the memory that splits of a decode attention share; layers of one shape use the same."""
+        _, groups, channels, _ = k_pages.shape
+        key = (num_heads, groups, channels)
+        if key not in self._workspaces:
+            limits = self._limits
+            keys = limits.max_pages_per_sequence * limits.page_size
+            made = decode_workspace(limits.max_sequences, num_heads, groups, channels, keys, self.device)
+            self._workspaces[key] = made
+            self.buffer_bytes += 4 * (made.parts.numel() + made.counts.numel())
+        return self._workspaces[key]
+
+    def place_buffers(
+        self,
+        program: list[Op],
+        buffers: list[DeviceBuffer],
+        groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]],
+    ) -> None:
+        """Allocate what the program touches; buffers of one product are columns of one tensor."""
+        used = {each for op in program for each in op.buffers(op.READS) + op.buffers(op.WRITES)}
+        norms = (getattr(op, "norm", None) for op in program)
+        used |= {norm.out for norm in norms if norm is not None}
+        exact = {each for op in program for each in op.buffers(op.EXACT)}
+        exact |= {op.outs[0] for op in program if isinstance(op, Product) and op.add}
+        exact |= {op.out for op in program if isinstance(op, Experts)}
+        count = {"tokens": self._limits.max_tokens, "logits": self._limits.max_logits}
+        for buffer in buffers:
+            if buffer not in used or buffer.tensor is not None:
+                continue
+            group = groups.get(buffer, (buffer,))
+            if any(each not in used for each in group):
+                group = (buffer,)
+            is_exact = self._precision == "f32" or buffer.kind == "logits" or not exact.isdisjoint(group)
+            dtype = torch.float32 if is_exact else torch.bfloat16
+            shape = (count[buffer.kind], sum(each.width for each in group))
+            wide = torch.zeros(shape, dtype=dtype, device=self.device)
+            self.buffer_bytes += wide.numel() * wide.element_size()
+            for each, columns in zip(
+                group, torch.split(wide, [each.width for each in group], 1), strict=True
+            ):
+                each.tensor = columns
+
+    def place_expert_workspace(self, program: list[Op]) -> None:
+        """Give all layers of experts one workspace that the largest step fits."""
+        layers = [op for op in program if isinstance(op, Experts)]
+        if not layers:
+            return
+        sizes = [
+            (op.routing.num_chosen, op.bank.num_experts, *op.bank.matrices["down"].shape) for op in layers
+        ]
+        chosen, experts, width, inner = (max(each) for each in zip(*sizes, strict=True))
+        workspace = Workspace.make(
+            self._limits.max_tokens, chosen, experts, width, inner, self._precision, self.device
+        )
+        self.buffer_bytes += workspace.num_bytes
+        for op in layers:
+            op.workspace = workspace
+
+    def allocate(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` allocates. Raises OutOfMemory if the device refuses."""
+        try:
+            return make()
+        except torch.OutOfMemoryError as exc:
+            raise OutOfMemory(
+                f"the device refused memory: {str(exc).split('. ', maxsplit=1)[0]}",
+                "lower num_ctx or FTD_NUM_PARALLEL, use a smaller model, or set FTD_DEVICE=cpu",
+            ) from exc
