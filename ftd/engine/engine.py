@@ -413,7 +413,7 @@ class Engine:
         message = Ready(
             context_tokens=self.plan.context_tokens,
             weight_bytes=self.weights.num_bytes,
-            kv_bytes=self.model.kv_pool.num_bytes,
+            kv_bytes=self.model.sequence_bytes,
             workspace_bytes=self.model.workspace_bytes,
             num_threads=self.threads.num_threads,
             device=self.device.name,

@@ -109,6 +109,11 @@ class Model:
         return {layer: self.graph.expert_uses(routing) for layer, routing in self._routings.items()}
 
     @property
+    def sequence_bytes(self) -> int:
+        """Memory of all that sequences keep: KV pages and recurrent states."""
+        return self.kv_pool.num_bytes + (self.state_pool.num_bytes if self.state_pool else 0)
+
+    @property
     def workspace_bytes(self) -> int:
         """Memory of the graph's buffers."""
         return self.graph.num_bytes
