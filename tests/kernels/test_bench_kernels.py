@@ -25,5 +25,11 @@ def test_smoke_run_writes_a_row_for_each_op(tmp_path: Path) -> None:
         "attention",
         "sample",
         "logprobs",
+        "layer_norm",
+        "gelu",
+        "position_embedding",
+        "latent_attention",
+        "latent_norm",
+        "head_linear",
     }
     assert all(0 < row["min_s"] <= row["median_s"] for row in written)

@@ -13,12 +13,35 @@ static HeadShape head_shape(const HeadLinearArgs* a) {
     return {rows, columns, k + a->tail, n + a->tail};
 }
 
+// One row as floats, the same bits as dequantize_row: that one is compiled for any machine, this for the one at hand.
+static void float_row(const Matrix& w, int64_t row, float* out) {
+    const int64_t k = w.k;
+    if (w.format == F16) {
+        const auto* from = reinterpret_cast<const Half*>(plane_row<uint16_t>(w, 0, row, k));
+        int64_t i = 0;
+        for (; i + W <= k; i += W) store(out + i, load(from + i));
+        if (i < k) store_part(out + i, load_part(from + i, static_cast<int>(k - i)), static_cast<int>(k - i));
+    } else if (w.format == BF16) {
+        const uint16_t* from = plane_row<uint16_t>(w, 0, row, k);
+        for (int64_t i = 0; i < k; ++i) out[i] = bits_to_float(static_cast<uint32_t>(from[i]) << 16);
+    } else if (w.format == Q8_0) {
+        const int8_t* codes = plane_row<int8_t>(w, 0, row, k);
+        const uint16_t* scales = plane_row<uint16_t>(w, 1, row, k / 32);
+        for (int64_t b = 0; b < k / 32; ++b) {
+            const float scale = half_to_float(scales[b]);
+            for (int j = 0; j < 32; ++j) out[32 * b + j] = static_cast<float>(codes[32 * b + j]) * scale;
+        }
+    } else {
+        dequantize_row(w, row, out);
+    }
+}
+
 // Rows [first, first + count) of a head as floats: where they lie, or in scratch.
 static const float* head_rows(const HeadLinearArgs* a, int64_t head, int64_t first, int64_t count, float* floats) {
     const Matrix& w = a->weight;
     const int64_t row = head * (w.n / a->heads) + a->first + first;
     if (w.format == F32) return plane_row<float>(w, 0, row, w.k);
-    for (int64_t i = 0; i < count; ++i) dequantize_row(w, row + i, floats + i * w.k);
+    for (int64_t i = 0; i < count; ++i) float_row(w, row + i, floats + i * w.k);
     return floats;
 }
 
