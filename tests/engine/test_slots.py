@@ -20,7 +20,7 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
 from ftd.engine.slots import PROMPT_TAIL, StateSlots
-from tests.engine.test_scheduler import Engine, alone, make_plan, workloads
+from tests.engine.test_scheduler import PROMPTS, Engine, alone, alone_shifting, make_plan, workloads
 
 NUM_SLOTS = 5
 
@@ -123,7 +123,7 @@ class SlotsMachine(RuleBasedStateMachine):
         assert [self.memory[self.slots._kept[page]] for page in self.kept] == list(self.kept.values())
 
 
-SlotsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestSlots = SlotsMachine.TestCase
 
 
@@ -163,7 +163,7 @@ class RecurrentEngine(Engine):
         return sampled
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(workloads(), st.integers(0, 6))
 def test_every_sequence_gets_the_text_it_gets_alone(workload, spare) -> None:  # type: ignore[no-untyped-def]
     plan, requests, aborts = workload
@@ -191,6 +191,26 @@ def test_every_sequence_gets_the_text_it_gets_alone(workload, spare) -> None:  #
     assert engine.pool.num_live == engine.slots.num_live == 0
     engine.cache.clear()
     assert engine.slots.num_free == engine.num_slots, "a state outlived its page"
+
+
+SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25))
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.lists(SHIFTING, min_size=1, max_size=4), st.integers(0, 6))
+def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests, spare) -> None:  # type: ignore[no-untyped-def]
+    plan, others, _ = workload
+    engine = RecurrentEngine(plan, num_slots=plan.max_sequences + spare)
+    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
+        engine.add(i, prompt, max_tokens, stop_id=-1, num_keep=num_keep)
+    for i, (prompt, max_tokens, salt) in enumerate(others, len(requests)):
+        engine.add(i, prompt, max_tokens, salt)
+    engine.run()
+    for i, (prompt, max_tokens, num_keep) in enumerate(requests):
+        assert engine.emitted[i] == alone_shifting(prompt, max_tokens, plan.context_tokens, num_keep)[0]
+    for i, (prompt, max_tokens, _) in enumerate(others, len(requests)):
+        assert engine.emitted[i] == alone(prompt, max_tokens, plan.context_tokens)[0]
+    assert engine.slots.num_live == 0
 
 
 def plan_of(page_size: int = 4) -> Plan:
