@@ -3,9 +3,8 @@
     generate ─▶ compile ··▶ prepare ─▶ allowed ─▶ sample among them ─▶ consume ─▶ emit ─▶ prepare ─▶ …
                 └ helper ┘   └────────────────── thread of the step loop ──────────────────────┘
 
-Compiling takes milliseconds to a second and runs beside the steps of others, without the GIL. A mask takes
-some ten microseconds, less than handing it to another thread: it is computed by the step loop, after the ids
-of the last step have gone out.
+Compiling takes milliseconds to a second and runs beside the steps of others. Matchers live in a process of
+their own (``ftd.engine.grammar_process``): the mask for the next id is computed there while the model runs.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ftd.engine.grammar_library import new_matcher, tokenizer_of
+from ftd.engine.grammar_process import GrammarProcess, RemoteMatcher
 from ftd.engine.messages import Grammar, Vocabulary
 from ftd.errors import InvalidOption, InvalidRequest
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+    Matcher = LLMatcher | RemoteMatcher
+
 Bits = NDArray[np.bool_]
 
-# An automaton state takes 1 to 2 KiB; the library's own limits bound the work of one mask
-MAX_LEXER_STATES = 50_000
-MAX_GRAMMAR_SYMBOLS = 50_000
 # Matchers of past requests, whose automata are warm: a request with a known grammar starts with one of them
 KEPT_MATCHERS = 16
 
@@ -46,8 +46,8 @@ class Constraint:
         self._has_begun = False
         self._tail = b""
         self._mask = b""
-        self._matcher: LLMatcher | None = None
-        self._starting: Future[LLMatcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
+        self._matcher: Matcher | None = None
+        self._starting: Future[Matcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the compiler; return whether it has done its work, well or not."""
@@ -129,12 +129,17 @@ class Constraint:
 
 
 class Grammars:
-    """The vocabulary that constraints are written in, and the thread that compiles. One per engine."""
+    """The vocabulary that constraints are written in, the thread that compiles and the process that follows.
 
-    def __init__(self) -> None:
+    One per engine. is_apart: grammars are followed in a process of their own, which starts with the first.
+    """
+
+    def __init__(self, is_apart: bool = True) -> None:
+        self._is_apart = is_apart
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: LLTokenizer | None = None
-        self._idle: OrderedDict[str, list[LLMatcher]] = OrderedDict()
+        self._process: GrammarProcess | None = None
+        self._idle: OrderedDict[str, list[Matcher]] = OrderedDict()
         self._lock = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
 
@@ -152,9 +157,11 @@ class Grammars:
         return Constraint(self, grammar)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread and the process."""
         if self._helper is not None:
             self._helper.shutdown(cancel_futures=True)
+        if self._process is not None:
+            self._process.close()
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of an id, empty for one without any."""
@@ -162,43 +169,51 @@ class Grammars:
         tokens = self._vocabulary.tokens
         return tokens[token] if token < len(tokens) else b""
 
-    def submit(self, work: Callable[[], LLMatcher]) -> Future[LLMatcher]:
+    def submit(self, work: Callable[[], Matcher]) -> Future[Matcher]:
         """Run ``work()`` in the helper thread."""
         assert self._helper is not None
         return self._helper.submit(work)
 
-    def matcher(self, text: str) -> LLMatcher:
+    def matcher(self, text: str) -> Matcher:
         """Return a matcher at the start of the grammar ``text``; runs in the helper. Raises InvalidOption."""
         with self._lock:
             idle = self._idle.get(text)
             if idle:
                 return idle.pop()
-        # Most engines never constrain anything, and the library takes a tenth of a second to import
-        import llguidance
-
-        if self._tokenizer is None:
-            assert self._vocabulary is not None
-            self._tokenizer = _tokenizer(self._vocabulary)
-        limits = llguidance.LLParserLimits(
-            max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False
-        )
-        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
+        matcher = self._compile(text)
         if matcher.is_error():
             raise _failure(matcher)
         return matcher
 
-    def give_back(self, text: str, matcher: LLMatcher) -> None:
+    def _compile(self, text: str) -> Matcher:
+        assert self._vocabulary is not None
+        if not self._is_apart:
+            self._tokenizer = self._tokenizer or tokenizer_of(self._vocabulary)
+            return new_matcher(self._tokenizer, text)
+        if self._process is not None and self._process.is_dead:
+            self._process.close()
+            self._process = None
+        self._process = self._process or GrammarProcess(self._vocabulary)
+        return self._process.compile(text)
+
+    def give_back(self, text: str, matcher: Matcher) -> None:
         """Keep a matcher whose request has ended for the next one with the same grammar."""
         if matcher.is_error() or not matcher.reset():
+            _drop(matcher)
             return
         with self._lock:
             self._idle.setdefault(text, []).append(matcher)
             self._idle.move_to_end(text)
             while sum(map(len, self._idle.values())) > KEPT_MATCHERS:
                 oldest = next(iter(self._idle))
-                self._idle[oldest].pop()
+                _drop(self._idle[oldest].pop())
                 if not self._idle[oldest]:
                     del self._idle[oldest]
+
+
+def _drop(matcher: Matcher) -> None:
+    if isinstance(matcher, RemoteMatcher):
+        matcher.drop()
 
 
 def unpacked(mask: bytes, vocab_size: int) -> Bits:
@@ -209,43 +224,6 @@ def unpacked(mask: bytes, vocab_size: int) -> Bits:
     return np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_)
 
 
-class _Words:
-    """A vocabulary in the shape that ``llguidance.LLTokenizer`` takes.
-
-    Called with a text, it returns ids: where a grammar leaves one text only, the library allows no other cut
-    of it. The longest match at each place is what models write in JSON.
-    """
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.eos_token_id = vocabulary.eos_ids[0]
-        self.tokens = vocabulary.tokens
-        self.special_token_ids = vocabulary.special_ids
-        self.library: LLTokenizer | None = None
-
-    def __call__(self, text: str) -> list[int]:
-        return [] if self.library is None else self.library.greedy_tokenize(text)
-
-
-def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    import llguidance
-
-    count = len(vocabulary.tokens)
-    if not vocabulary.eos_ids:
-        # The library asks for an id that ends a text: one behind the last, which no logit has
-        tokens, special = [*vocabulary.tokens, b"<end>"], [*vocabulary.special_ids, count]
-        vocabulary = Vocabulary(tokens=tokens, special_ids=special, eos_ids=[count])
-    words = _Words(vocabulary)
-    words.library = llguidance.LLTokenizer(
-        words,  # type: ignore[arg-type]
-        n_vocab=len(vocabulary.tokens),
-        eos_token=vocabulary.eos_ids,
-    )
-    return words.library
-
-
-def _failure(matcher: LLMatcher) -> InvalidOption:
+def _failure(matcher: Matcher) -> InvalidOption:
     reason = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
     return InvalidOption(f"format cannot be enforced: {reason[:300]}", "use a simpler schema")

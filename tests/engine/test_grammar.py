@@ -217,10 +217,10 @@ def test_vocabulary_comes_first_and_once(load: Load) -> None:
     serving.close()
 
 
-@pytest.fixture
-def grammars() -> Iterator[Grammars]:
-    """Constraints without an engine."""
-    grammars = Grammars()
+@pytest.fixture(params=[True, False], ids=["apart", "inside"])
+def grammars(request: pytest.FixtureRequest) -> Iterator[Grammars]:
+    """Constraints without an engine, their matchers in a process of their own and in this one."""
+    grammars = Grammars(is_apart=request.param)
     grammars.learn(VOCABULARY)
     yield grammars
     grammars.close()
@@ -338,3 +338,32 @@ def test_preparing_changes_nothing(grammars: Grammars) -> None:
         constraint.prepare()
         constraint.prepare()
     assert allowed(constraint) == {ord(char) for char in "}, \n"}
+
+
+def test_a_process_that_dies_fails_those_it_served_and_is_replaced() -> None:
+    grammars = Grammars()
+    grammars.learn(VOCABULARY)
+    constraint = grammars.begin(GRAMMAR)
+    assert allowed(constraint) == {ord("{"), TOKENS.index(b'{"')}
+    assert grammars._process is not None
+    grammars._process._process.kill()
+    grammars._process._process.wait()
+    with pytest.raises(InvalidOption, match="has ended"):
+        feed(constraint, b"{")
+    constraint.close()
+    assert feed(grammars.begin(GRAMMAR), b'{"name":"a","size":"small"}')
+    grammars.close()
+
+
+def test_nothing_is_left_of_matchers_that_are_dropped() -> None:
+    """Masks on their way are taken in, whoever leaves in the middle of a text."""
+    grammars = Grammars()
+    grammars.learn(VOCABULARY)
+    constraints = [grammars.begin(Grammar(text=grammar_of({"const": f"x{number}"}))) for number in range(40)]
+    for constraint in constraints:
+        allowed(constraint)
+        constraint.consume(ord('"'))
+    for constraint in constraints:
+        constraint.close()
+    assert grammars._process is not None and not grammars._process._arrived
+    grammars.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ftd.chat.schema import grammar_of
 from ftd.engine import messages
 from ftd.engine.messages import (
     Cancel,
@@ -20,6 +21,7 @@ from ftd.engine.messages import (
     Finished,
     Generate,
     GetStats,
+    Grammar,
     Grow,
     Load,
     Progress,
@@ -29,6 +31,7 @@ from ftd.engine.messages import (
     Tokens,
     Unload,
     Up,
+    Vocabulary,
 )
 from tests.engine import tiny
 from tests.engine.serving import GREEDY, write_ftw
@@ -38,7 +41,7 @@ PROGRAM = """
 import sys
 from ftd.engine import worker
 status = worker.main(sys.argv[1:])
-foreign = {"torch", "triton", "transformers", "aiohttp"} & set(sys.modules)
+foreign = {"torch", "triton", "transformers", "aiohttp", "llguidance"} & set(sys.modules)
 sys.exit(f"imported: {foreign}" if foreign else status)
 """
 PROMPT = [5, 17, 99, 3, 42]
@@ -141,6 +144,19 @@ def test_a_whole_life(worker: Process, load: Load, oracle: tiny.Tiny) -> None:
     status, text = worker.wait()
     assert status == 0, text
     assert "load done" in text and worker.stream.read() == b""
+
+
+def test_grammars_are_followed_elsewhere(worker: Process, load: Load) -> None:
+    """The library, whose lock would stop all threads here, is never imported: ``PROGRAM`` looks."""
+    worker.send(load, Vocabulary(tokens=[bytes([byte]) for byte in range(160)], eos_ids=[3]))
+    worker.receive_until(Ready)
+    grammar = Grammar(text=grammar_of({"const": "ab"}))
+    worker.send(Generate(request_id=1, ids=PROMPT, grammar=grammar, stop_ids=[3]))
+    received = worker.receive_until(Finished)
+    assert bytes(token for m in received if isinstance(m, Tokens) for token in m.ids) == b'"ab"'
+    worker.send(Unload())
+    status, text = worker.wait()
+    assert status == 0, text
 
 
 def test_it_grows_and_goes_on_or_ends_with_the_reason(worker: Process, load: Load) -> None:
