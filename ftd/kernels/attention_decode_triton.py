@@ -26,14 +26,14 @@ WANTED_PROGRAMS = 256
 # Also a large batch is split, for the sake of a long sequence among short ones.
 MIN_SPLITS = 8
 MAX_SPLITS = 64
-# Values that a merge holds at once: 64 for each of 128 threads.
+# Values that a merge holds at once: 128 for each of 64 threads.
 MERGE_TILE = 8192
 
 # By the channels of a head, padded to a power of two, and whether the pages are f32.
 TILES = {
-    (64, False): Tiles(ROWS, 128, 4, 3),
-    (128, False): Tiles(ROWS, 64, 4, 3),
-    (256, False): Tiles(ROWS, 32, 4, 3),
+    (64, False): Tiles(ROWS, 128, 2, 3),
+    (128, False): Tiles(ROWS, 64, 2, 3),
+    (256, False): Tiles(ROWS, 32, 2, 3),
     (64, True): Tiles(ROWS, 32, 4, 2),
     (128, True): Tiles(ROWS, 32, 8, 2),
     (256, True): Tiles(ROWS, 16, 8, 2),
@@ -54,7 +54,6 @@ def _merge(
     # meta
     HEADS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
-    SPLITS: tl.constexpr,
     C: tl.constexpr,
     BLOCK_C: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
@@ -63,28 +62,25 @@ def _merge(
     """Write softmax over what the active splits have found."""
     head = tl.arange(0, HEADS_PADDED)
     column = tl.arange(0, BLOCK_C)
-    split = tl.arange(0, SPLITS)
-    known = (split < active)[:, None] & (head < num_heads)[None, :]
-    cell = (split * HEADS)[:, None] + head[None, :]
-    tops = tl.load(tops_ptr + cell, mask=known, other=LOWEST)
-    sums = tl.load(sums_ptr + cell, mask=known, other=0.0)
-    top = tl.max(tops, axis=0)
-    if HAS_SINKS:
-        sink = tl.load(sinks_ptr + head, mask=head < num_heads, other=0.0) * LOG2_E
-        top = tl.maximum(top, sink)
-    total = tl.sum(sums * tl.exp2(tops - top[None, :]), axis=0)
-    if HAS_SINKS:
-        total += tl.exp2(sink - top)
-
+    top = tl.full([HEADS_PADDED], LOWEST, tl.float32)
+    total = tl.zeros([HEADS_PADDED], tl.float32)
     mixed = tl.zeros([HEADS_PADDED, BLOCK_C], tl.float32)
     for first in range(0, active, MERGE):
-        some = first + tl.arange(0, MERGE)
-        present = (some < active)[:, None] & (head < num_heads)[None, :]
-        place = (some * HEADS)[:, None] + head[None, :]
-        fade = tl.exp2(tl.load(tops_ptr + place, mask=present, other=LOWEST) - top[None, :])
-        at = values_ptr + (place * C)[:, :, None] + column[None, None, :]
-        part = tl.load(at, mask=present[:, :, None] & (column < C)[None, None, :], other=0.0)
-        mixed += tl.sum(part * fade[:, :, None], axis=0)
+        split = first + tl.arange(0, MERGE)
+        known = (split < active)[:, None] & (head < num_heads)[None, :]
+        cell = (split * HEADS)[:, None] + head[None, :]
+        at = values_ptr + (cell * C)[:, :, None] + column[None, None, :]
+        part = tl.load(at, mask=known[:, :, None] & (column < C)[None, None, :], other=0.0)
+        tops = tl.load(tops_ptr + cell, mask=known, other=LOWEST)
+        sums = tl.load(sums_ptr + cell, mask=known, other=0.0)
+        higher = tl.maximum(top, tl.max(tops, axis=0))
+        weight = tl.exp2(tops - higher[None, :])
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.sum(sums * weight, axis=0)
+        mixed = mixed * fade[:, None] + tl.sum(part * weight[:, :, None], axis=0)
+        top = higher
+    if HAS_SINKS:
+        top, total, mixed = add_sink(sinks_ptr + head, head < num_heads, top, total, mixed)
     y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
     inside = (head < num_heads)[:, None] & (column < C)[None, :]
     tl.store(out_ptr + (head * C)[:, None] + column[None, :], y.to(out_ptr.dtype.element_ty), mask=inside)
@@ -134,8 +130,15 @@ def _decode_kernel(
     first_head = kv_head * GROUP + chunk % chunks * HEADS
     num_heads = tl.minimum(HEADS, (kv_head + 1) * GROUP - first_head)
 
+    row = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_C)
+    inside = (row < num_heads)[:, None] & (column < C)[None, :]
+    q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None] + column[None, :]
+    # both loads at once: each takes as long as the memory is far
+    length = tl.load(kv_len_ptr + sequence, eviction_policy="evict_last")
+    rows = tl.load(q_at, mask=inside, other=0.0)
+
     # share of the keys
-    length = tl.load(kv_len_ptr + sequence)
     first_block = 0
     if WINDOW > 0:
         first_block = tl.maximum(length - WINDOW, 0) // BLOCK_N
@@ -144,12 +147,7 @@ def _decode_kernel(
     active = tl.maximum((blocks + share - 1) // share, 1)
 
     if split < active:
-        row = tl.arange(0, BLOCK_M)
-        column = tl.arange(0, BLOCK_C)
-        inside = (row < num_heads)[:, None] & (column < C)[None, :]
-        q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None] + column[None, :]
-        q = tl.load(q_at, mask=inside, other=0.0).to(tl.float32)
-        q = (q * scale).to(k_ptr.dtype.element_ty)
+        q = (rows.to(tl.float32) * scale).to(k_ptr.dtype.element_ty)
         position = tl.zeros([BLOCK_M], tl.int32) + (length - 1)
         top = tl.full([BLOCK_M], LOWEST, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -217,7 +215,6 @@ def _decode_kernel(
                     num_heads,
                     HEADS,
                     HAS_SINKS,
-                    SPLITS,
                     C,
                     BLOCK_C,
                     HEADS_PADDED,

@@ -45,7 +45,7 @@ def pages_of(table_ptr, first_key, end, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.con
         entry = first_key // PAGE_SIZE
         page = tl.zeros([BLOCK_N], tl.int32)
         for i in tl.static_range(BLOCK_N // PAGE_SIZE):
-            one = tl.load(table_ptr + tl.minimum(entry + i, last))
+            one = tl.load(table_ptr + tl.minimum(entry + i, last), eviction_policy="evict_last")
             page = tl.where(key // PAGE_SIZE == i, one, page)
         return page
     return tl.load(table_ptr + tl.minimum((first_key + key) // PAGE_SIZE, last))

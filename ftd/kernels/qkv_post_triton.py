@@ -22,7 +22,8 @@ from ftd.kernels.shapes import expect
 # program, which share sines and cosines.
 FEW_TOKENS = 16
 MANY_TOKENS_TILE = 32
-MANY_TOKENS_HEADS = 8
+MANY_TOKENS_HEADS = 2
+MANY_TOKENS_WARPS = 4
 
 
 @triton.jit
@@ -247,5 +248,5 @@ def qkv_post(
         HEADS=heads_each,
         BLOCK=triton.next_power_of_2(max(1, half)),
         BLOCK_REST=triton.next_power_of_2(max(1, channels - 2 * half)),
-        num_warps=1 if few else 8,
+        num_warps=1 if few else MANY_TOKENS_WARPS,
     )

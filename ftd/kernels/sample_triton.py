@@ -63,15 +63,21 @@ def _largest(keys, K: tl.constexpr):
     """Return which K of ``keys`` are the largest, the first among equals, and each one's place among them."""
     if K == 1:
         threshold = tl.max(keys, axis=0)
+        reached = 0
     else:
-        threshold = tl.where(tl.sum((keys >= 0).to(tl.int32), axis=0) >= K, 0, _LOWEST_KEY)
-        for i in range(31):
-            higher = threshold + (1 << (30 - i))
-            threshold = tl.where(tl.sum((keys >= higher).to(tl.int32), axis=0) >= K, higher, threshold)
-    is_above = keys > threshold
-    is_equal = keys == threshold
-    wanted = K - tl.sum(is_above.to(tl.int32), axis=0)
-    kept = is_above | (is_equal & (tl.cumsum(is_equal.to(tl.int32), axis=0) <= wanted))
+        reached = tl.sum((keys >= 0).to(tl.int32), axis=0)
+        threshold = tl.where(reached >= K, 0, _LOWEST_KEY)
+        step = tl.full([], 1 << 30, tl.int32)
+        while (step > 0) & (reached != K):  # any number that just K keys reach will do
+            count = tl.sum((keys >= threshold + step).to(tl.int32), axis=0)
+            threshold = tl.where(count >= K, threshold + step, threshold)
+            reached = tl.where(count >= K, count, reached)
+            step = step >> 1
+    kept = keys >= threshold
+    if reached != K:
+        is_equal = keys == threshold
+        wanted = K - tl.sum((keys > threshold).to(tl.int32), axis=0)
+        kept = (keys > threshold) | (is_equal & (tl.cumsum(is_equal.to(tl.int32), axis=0) <= wanted))
     return kept, tl.cumsum(kept.to(tl.int32), axis=0) - 1
 
 
