@@ -99,7 +99,7 @@ class RmsNorm(Op):
         x, out = self.x.rows(step), self.out.rows(step)
         if channels != self.x.width:
             # Heads of one row are no rows of a column view; q and k of one group are fused, see cuda_fusion
-            x, out = (each.unflatten(1, (-1, channels)) for each in (x, out))
+            x, out = (heads_of(each, channels) for each in (x, out))
         rms_norm(x, self.weight, self.eps, out=out)
 
 
@@ -136,7 +136,7 @@ class Add(Op):
     scale: float
 
     def run(self, step: DeviceStep) -> None:
-        add(self.out.rows(step), self.x.rows(step), self.scale, out=self.out.rows(step))
+        add(self.out.rows(step), self.x.rows(step), self.scale)
 
 
 @dataclass(eq=False)
@@ -171,7 +171,7 @@ class GatedProduct(Op):
     out: DeviceBuffer
     x: DeviceBuffer
     weight: DeviceMatrix
-    activation: str
+    activation: Literal["silu", "gelu"]
     precision: str
     norm: RmsNorm | None = None
 
@@ -188,7 +188,7 @@ class Gate(Op):
     out: DeviceBuffer
     gate: DeviceBuffer
     up: DeviceBuffer
-    activation: str
+    activation: Literal["silu", "gelu"]
 
     def run(self, step: DeviceStep) -> None:
         gated = swiglu if self.activation == "silu" else geglu
@@ -206,7 +206,7 @@ class Rope(Op):
     scale: float
 
     def run(self, step: DeviceStep) -> None:
-        x = self.x.rows(step).unflatten(1, (self.num_heads, -1))
+        x = heads_of(self.x.rows(step), self.x.width // self.num_heads)
         rope(x, step.positions, self.inv_freq, self.scale, out=x)
 
 
@@ -221,8 +221,7 @@ class KvStore(Op):
     v_pages: torch.Tensor
 
     def run(self, step: DeviceStep) -> None:
-        heads = (self.k_pages.shape[1], -1)
-        k, v = (each.rows(step).unflatten(1, heads) for each in (self.k, self.v))
+        k, v = (heads_of(each.rows(step), self.k_pages.shape[2]) for each in (self.k, self.v))
         kv_store(k, v, self.k_pages, self.v_pages, step.kv_index)
 
 
@@ -274,15 +273,34 @@ class Attention(Op):
 
     def run(self, step: DeviceStep) -> None:
         q, out, num = self.q.rows(step), self.out.rows(step), step.num_decode
-        pages = (self.k_pages, self.v_pages)
-        options = (self.num_heads, self.scale, self.window, self.sinks)
         if num:
-            where = (step.page_table[:num], step.kv_len[:num])
-            attention_decode(q[:num], *pages, *where, *options, out=out[:num], workspace=self.workspace)
+            attention_decode(
+                q[:num],
+                self.k_pages,
+                self.v_pages,
+                step.page_table[:num],
+                step.kv_len[:num],
+                self.num_heads,
+                self.scale,
+                self.window,
+                self.sinks,
+                out=out[:num],
+                workspace=self.workspace,
+            )
         if step.blocks:
-            blocks = step.blocks[block_tokens(self.k_pages, self.num_heads)]
             attention_prefill(
-                q, *pages, step.page_table, step.q_start, step.positions, blocks, *options, out=out
+                q,
+                self.k_pages,
+                self.v_pages,
+                step.page_table,
+                step.q_start,
+                step.positions,
+                step.blocks[block_tokens(self.k_pages, self.num_heads)],
+                self.num_heads,
+                self.scale,
+                self.window,
+                self.sinks,
+                out=out,
             )
 
 
@@ -296,6 +314,11 @@ class SelectRows(Op):
 
     def run(self, step: DeviceStep) -> None:
         select_logit_rows(self.x.rows(step), step.logit_rows, out=self.out.rows(step))
+
+
+def heads_of(x: torch.Tensor, channels: int) -> torch.Tensor:
+    """Return x [T, H*C] as [T, H, C], whatever lies between its rows."""
+    return x.as_strided((x.shape[0], x.shape[1] // channels, channels), (x.stride(0), channels, 1))
 
 
 def joined(parts: list[torch.Tensor]) -> torch.Tensor:

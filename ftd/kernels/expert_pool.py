@@ -13,7 +13,7 @@ in place.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,7 +132,7 @@ class ExpertPool:
             found[role] = DeviceMatrix.in_slots(self._slots, matrix.format, matrix.shape, matrix.offsets)
         return found
 
-    def by_slot(self, layer: int, matrices: dict[str, DeviceMatrix]) -> DeviceBank:
+    def by_slot(self, layer: int, matrices: Mapping[str, DeviceMatrix]) -> DeviceBank:
         """Return the bank whose expert ids are slots."""
         return DeviceBank(layer, matrices, self._identity)
 
@@ -201,7 +201,7 @@ class ExpertPool:
         config = self.config
         fill(rows, count, self._bases, self._slots, config.num_experts, config.record_bytes)
 
-    def staged_bank(self, row: int, layer: int, matrices: dict[str, DeviceMatrix]) -> DeviceBank:
+    def staged_bank(self, row: int, layer: int, matrices: Mapping[str, DeviceMatrix]) -> DeviceBank:
         """Return the layer's bank, by expert: resident ones where they are, the others staged."""
         config = self.config
         resident = self.state.slot_of[row * config.num_experts :][: config.num_experts]
@@ -229,6 +229,11 @@ class ExpertPool:
     def counters(self) -> dict[str, int]:
         """Return what ``Residency`` has counted. Waits for the device."""
         return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of all banks, in host memory."""
+        return sum(bank.nbytes for bank in self._banks)
 
     @property
     def num_bytes(self) -> int:

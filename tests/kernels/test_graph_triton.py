@@ -1,0 +1,115 @@
+"""The recorded GPU program against the reference graph: ops that are fused, and those that are left alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+import torch
+
+from ftd.kernels import cuda_program
+from ftd.kernels.cuda_fusion import fuse
+from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.graph_triton import CudaGraph
+from ftd.kernels.quant import QuantMatrix
+
+LIMITS: dict[str, Any] = {
+    "max_tokens": 4,
+    "max_sequences": 2,
+    "max_logits": 2,
+    "page_size": 16,
+    "max_pages_per_sequence": 2,
+}
+STEP = [
+    np.array(values, np.int32)
+    for values in ([3, 1, 2], [0, 1, 0], [0, 1, 16], [0, 2, 3], [2, 1], [[0, 0], [1, 0]], [1, 2])
+]
+
+
+def matrix(rows: int, columns: int, seed: int) -> QuantMatrix:
+    """A random f32 weight."""
+    values = np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32) * np.float32(0.2)
+    return QuantMatrix("f32", (rows, columns), (values,))
+
+
+def graphs() -> tuple[ReferenceGraph, CudaGraph]:
+    """One of each, in f32."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return (
+        ReferenceGraph(None, **LIMITS, precision="f32"),
+        CudaGraph(None, **LIMITS, precision="f32", device=device),
+    )
+
+
+def record_mlp(g: Any, scale: float) -> tuple[Any, Any]:
+    """Norm, gate and up, activation, down, a scaled sum, a norm: what a layer's second half does."""
+    x, normed, gate, up = g.buffer(32), g.buffer(32), g.buffer(48), g.buffer(48)
+    g.embedding(x, matrix(8, 32, 1), 2.0)
+    g.rms_norm(normed, x, np.linspace(0.5, 1.5, 32, dtype=np.float32), 1e-5)
+    g.linears([(gate, matrix(48, 32, 2), None), (up, matrix(48, 32, 3), None)], normed)
+    g.geglu(gate, gate, up)
+    g.linear(normed, gate, matrix(32, 48, 4), np.linspace(-1, 1, 32, dtype=np.float32))
+    g.add(x, normed, scale)
+    hidden, rows = g.buffer(32), g.logit_buffer(32)
+    g.rms_norm(hidden, x, np.ones(32, np.float32), 1e-5)
+    g.select_logit_rows(rows, hidden)
+    return hidden, rows
+
+
+def test_a_fused_layer_computes_what_its_ops_do() -> None:
+    views = []
+    for g in graphs():
+        results = record_mlp(g, 0.5)
+        g.finish()
+        g.run(*STEP)
+        views.append([g.view(each).copy() for each in results])
+    for theirs, ours in zip(*views, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_fusion_leaves_what_somebody_still_reads() -> None:
+    """The sum x += y stays an op of its own when the norm of x is not the next thing."""
+    views = []
+    for g in graphs():
+        x, y, out = g.buffer(32), g.buffer(32), g.logit_buffer(32)
+        g.embedding(x, matrix(8, 32, 1))
+        g.rms_norm(y, x, np.ones(32, np.float32), 1e-5)
+        g.add(x, y, 0.25)
+        g.linear_add(x, y, matrix(32, 32, 2))
+        g.add(x, y)
+        g.select_logit_rows(out, x)
+        g.finish()
+        g.run(*STEP)
+        views.append(g.view(out).copy())
+    np.testing.assert_allclose(views[1], views[0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_mlp_takes_three_launches_fewer() -> None:
+    _, g = graphs()
+    record_mlp(g, 1.0)
+    before = [type(op).__name__ for op in g._program]
+    after = [type(op).__name__ for op in fuse(g._program)]
+    assert before == [
+        *("Embed", "RmsNorm", "Product", "Gate", "Product", "Add", "RmsNorm", "SelectRows"),
+    ]
+    assert after == ["Embed", "GatedProduct", "Product", "AddNorm", "SelectRows"]
+    assert isinstance(g._program[0], cuda_program.Embed)
+
+
+def test_misuse_is_refused() -> None:
+    _, g = graphs()
+    with pytest.raises(ValueError, match="finish"):
+        g.run(*STEP)
+    x = g.buffer(32)
+    with pytest.raises(ValueError, match=r"weight must be \[32, 32\]"):
+        g.linear(x, x, matrix(16, 32, 1))
+    with pytest.raises(ValueError, match="width"):
+        g.buffer(0)
+    g.embedding(x, matrix(8, 32, 1))
+    g.finish()
+    with pytest.raises(ValueError, match="after finish"):
+        g.add(x, x)
+    with pytest.raises(ValueError, match="ids"):
+        g.run(np.array([9, 1, 2], np.int32), *STEP[1:])
