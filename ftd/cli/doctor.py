@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
@@ -61,7 +61,6 @@ def examine() -> Iterator[Finding]:
     yield Finding("settings", "ok", f"{config.state_dir() / 'config.toml'}, from {changed}")
     yield from _compute()
     yield _memory(loaded)
-    yield Finding("device", "ok", "cpu", "this version has no GPU engine: memory speed bounds tokens/s")
     yield from _store(loaded.registry.models_dir)
     yield _daemon(loaded)
 
@@ -83,12 +82,21 @@ def _compute() -> Iterator[Finding]:
         return
     yield _cores(found)
     yield _instructions(found)
+    yield _device(found)
     slow = sorted(op for op, name in found["kernels"].items() if name == "reference")
     if slow:
         fact = f"{len(slow)} of {len(found['kernels'])} ops run their reference: {' '.join(slow)}"
         yield Finding("kernels", "warning", fact, "many times slower; run scripts/build")
     else:
         yield Finding("kernels", "ok", f"all {len(found['kernels'])} ops run compiled")
+
+
+def _device(found: dict[str, Any]) -> Finding:
+    if found["device"] == "cpu":
+        return Finding("device", "ok", f"cpu: {found['device_reason']}", "memory speed bounds tokens/s")
+    return Finding(
+        "device", "ok", f"{found['device']}, {units.format_bytes(found['device_free_bytes'])} free"
+    )
 
 
 def _cores(found: dict[str, int]) -> Finding:

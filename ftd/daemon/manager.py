@@ -256,7 +256,7 @@ class ModelManager:
         return LoadedModel(
             spec=engine.spec,
             size_bytes=size,
-            size_vram_bytes=0 if ready.device == "cpu" else size,
+            size_vram_bytes=ready.device_bytes,
             context_tokens=ready.context_tokens,
             expires_at=_later(engine.keep_alive_ns) if engine.num_leases else engine.expires_at,
             is_loading=False,

@@ -41,6 +41,10 @@ FAMILIES: dict[str, Family] = {
     "ftd_engine_pages": Family("gauge", "Pages of the KV pool, by owner."),
     "ftd_engine_steps_total": Family("counter", "Steps of the engine since it was loaded."),
     "ftd_engine_tokens_total": Family("counter", "Tokens the engine took, by phase, since it was loaded."),
+    "ftd_engine_expert_slots": Family("gauge", "Experts that a card holds, where it cannot hold them all."),
+    "ftd_engine_expert_reads_total": Family(
+        "counter", "Reads of experts by a card of few slots, by outcome."
+    ),
     "ftd_engine_seconds_total": Family("counter", "Time of the engine's steps, by phase, since loaded."),
 }
 

@@ -53,5 +53,9 @@ def _engine(stats: Stats) -> Iterator[Sample]:
     yield Sample("ftd_engine_tokens_total", stats.prefill_tokens, {"phase": "prefill"})
     yield Sample("ftd_engine_tokens_total", stats.decode_tokens, {"phase": "decode"})
     yield Sample("ftd_engine_tokens_total", stats.cached_tokens, {"phase": "cached"})
+    if stats.expert_slots:
+        yield Sample("ftd_engine_expert_slots", stats.expert_slots)
+        for outcome in ("expert_hits", "expert_fills", "expert_transient_fills", "experts_on_cpu"):
+            yield Sample("ftd_engine_expert_reads_total", getattr(stats, outcome), {"outcome": outcome})
     yield Sample("ftd_engine_seconds_total", stats.prefill_ns / 1e9, {"phase": "prefill"})
     yield Sample("ftd_engine_seconds_total", stats.decode_ns / 1e9, {"phase": "decode"})

@@ -113,18 +113,27 @@ def missing_for_cuda() -> tuple[str, str] | None:
     return None
 
 
-def choose(wanted: str) -> Device:
-    """Return the device named ``wanted``; "auto" takes a card where one can be used and says why if not."""
+def choose(wanted: str, is_cpu_only: bool = False) -> Device:
+    """Return the device named ``wanted``; "auto" takes a card where one can be used and says why if not.
+
+    is_cpu_only: a card has no kernels for the model's family. Raises KernelUnavailable if "cuda" cannot be.
+    """
+    if is_cpu_only and wanted != "cpu":
+        reason = "kernels of this family run on the processor only"
+        if wanted == "cuda":
+            raise KernelUnavailable(f"no CUDA device can be used: {reason}", "set FTD_DEVICE to auto or cpu")
+        logger.info(log.fields("device chosen", device="cpu", reason=reason))
+        return cpu()
     if wanted == "cpu":
         return cpu()
     if wanted == "interpreter":
         return interpreter()
     if wanted == "cuda":
         return cuda()
-    reason = missing_for_cuda()
-    if reason is None:
+    missing = missing_for_cuda()
+    if missing is None:
         return cuda()
-    logger.info(log.fields("device chosen", device="cpu", reason=reason[0]))
+    logger.info(log.fields("device chosen", device="cpu", reason=missing[0]))
     return cpu()
 
 

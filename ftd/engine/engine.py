@@ -91,8 +91,7 @@ class Engine:
         file_config = source.config
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
-        cpu_only = self.config.architecture in families.CPU_ONLY
-        self.device = devices.cpu() if cpu_only else devices.choose(load.device)
+        self.device = devices.choose(load.device, self.config.architecture in families.CPU_ONLY)
         self._file_config = file_config
         resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
         sizes = sizing.decide(load, file_config, self.config, self.device, resident_bytes)
@@ -409,6 +408,16 @@ class Engine:
             wrong = next(token for token in ids if not 0 <= token < self.config.vocab_size)
             raise InvalidRequest(f"token id must be between 0 and {self.config.vocab_size - 1}: {wrong}")
 
+    def _device_bytes(self) -> int:
+        """Return what lies on a card: all but the experts that slots cannot hold."""
+        if self.device.name != "cuda":
+            return 0
+        size: int = self.weights.num_bytes + self.model.kv_pool.num_bytes + self.model.workspace_bytes
+        if self._expert_pool is None:
+            return size
+        moved: int = self._expert_pool.num_bytes - self._expert_pool.bank_bytes
+        return size + moved
+
     def _ready(self, precision: str) -> None:
         message = Ready(
             context_tokens=self.plan.context_tokens,
@@ -419,6 +428,7 @@ class Engine:
             device=self.device.name,
             load_ns=self.load_ns,
             kernels=dispatch.describe("cpu" if self.device.name == "cpu" else "cuda"),
+            device_bytes=self._device_bytes(),
         )
         logger.info(
             log.fields(

@@ -137,7 +137,7 @@ class Unload(Message, frozen=True, kw_only=True, tag="unload"):
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
-    """The model is loaded; sizes are those in force."""
+    """The model is loaded; sizes are those in force, ``device_bytes`` is what of them lies on a card."""
 
     context_tokens: int
     weight_bytes: int
@@ -147,6 +147,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     device: str
     load_ns: int
     kernels: dict[str, str]
+    device_bytes: int = 0
 
 
 class Progress(Message, frozen=True, kw_only=True, tag="progress"):

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 
+from ftd.engine import devices
 from ftd.errors import FtdError
 from ftd.kernels import cpu, dispatch
 
@@ -28,7 +29,17 @@ def probe() -> dict[str, object]:
         "allowed_cores": len(os.sched_getaffinity(0)),
         "quota_cores": None if quota == float("inf") else quota,
         "kernels": kernels,
+        **_device(),
     }
+
+
+def _device() -> dict[str, object]:
+    """Return the card's name and free bytes, or why none is used and what to do."""
+    missing = devices.missing_for_cuda()
+    if missing is not None:
+        return {"device": "cpu", "device_reason": missing[0], "device_hint": missing[1]}
+    card = devices.cuda()
+    return {"device": card.label, "device_free_bytes": card.free_bytes()}
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ def findings(cli, **env: str) -> dict[str, dict[str, str]]:  # type: ignore[no-u
 def test_it_looks_at_everything(cli, api: FakeApi, tmp_path: Path) -> None:
     found = findings(cli, FTD_MODELS=str(tmp_path / "models"))
     assert list(found) == [
-        *("version", "settings", "cores", "processor", "kernels", "memory", "device"),
+        *("version", "settings", "cores", "processor", "device", "kernels", "memory"),
         *("store", "disk", "direct I/O", "daemon"),
     ]
     assert found["daemon"]["fact"] == f"answers at http://127.0.0.1:{api.port}, Ollama API 0.13.5"
