@@ -14,26 +14,37 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one matrix in their order, as (first, count), and how many rows the fused tensor has."""
+    """Rows of one matrix in a fused tensor of ``heads`` times ``span`` rows: the same ``parts`` of each."""
 
-    runs: tuple[Run, ...]
-    stored: int
+    heads: int
+    span: int
+    parts: tuple[Run, ...]
+
+    @property
+    def stored(self) -> int:
+        """Rows of the fused tensor."""
+        return self.heads * self.span
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """(first, count) of all rows in the matrix's order: the first part of every head, then the second."""
+        return tuple((head * self.span + first, n) for first, n in self.parts for head in range(self.heads))
 
 
 def rows_of(kind: str, size: Mapping[str, int]) -> Rows:
     """Return where the matrix ``kind`` lies in its fused tensor; ``size`` holds the letters of shapes."""
-    key_heads, key = size["G"], size["L"]
+    key_heads, key, head = size["G"], size["L"], size["C"]
     if kind in ("query", "gate"):
-        return _every(size["H"], 2 * size["C"], [(size["C"] if kind == "gate" else 0, size["C"])])
+        return Rows(size["H"], 2 * head, ((head if kind == "gate" else 0, head),))
     if kind in ("b", "a"):
         shared = size["N"] // key_heads
-        return _every(key_heads, 2 * shared, [(shared if kind == "a" else 0, shared)])
+        return Rows(key_heads, 2 * shared, ((shared if kind == "a" else 0, shared),))
     values = size["B"] // key_heads
     span = 2 * (key + values)
     if kind == "z":
-        return _every(key_heads, span, [(2 * key + values, values)])
+        return Rows(key_heads, span, ((2 * key + values, values),))
     assert kind == "qkv", kind
-    return _every(key_heads, span, [(0, key), (key, key), (2 * key, values)])
+    return Rows(key_heads, span, ((0, key), (key, key), (2 * key, values)))
 
 
 def slabs(runs: Iterable[Run], step: int) -> Iterator[Run]:
@@ -41,9 +52,3 @@ def slabs(runs: Iterable[Run], step: int) -> Iterator[Run]:
     for first, count in runs:
         for offset in range(0, count, step):
             yield first + offset, min(step, count - offset)
-
-
-def _every(heads: int, span: int, parts: list[Run]) -> Rows:
-    """Return the parts of all heads, each part's together; a head takes ``span`` rows."""
-    runs = tuple((head * span + first, count) for first, count in parts for head in range(heads))
-    return Rows(runs, heads * span)

@@ -53,12 +53,15 @@ def gguf_settings(tiled: bool, more: Callable[[Settings], dict[str, Json]]) -> C
 
     def read(settings: Settings) -> dict[str, Json]:
         value_heads, inner = settings.integer("ssm.time_step_rank"), settings.integer("ssm.inner_size")
+        key_heads = settings.integer("ssm.group_count")
+        if value_heads % key_heads:
+            raise InvalidGguf(f"{value_heads} value heads do not share {key_heads} key heads")
         if inner % value_heads:
             raise InvalidGguf(f"{inner} channels do not divide into {value_heads} value heads")
         return {
             **more(settings),
             "layer_types": _gguf_layers(settings),
-            "linear_num_key_heads": settings.integer("ssm.group_count"),
+            "linear_num_key_heads": key_heads,
             "linear_num_value_heads": value_heads,
             "linear_key_head_dim": settings.integer("ssm.state_size"),
             "linear_value_head_dim": inner // value_heads,

@@ -36,5 +36,9 @@ def test_rates_lie_by_key_head(kind: str, half: int) -> None:
     assert taken(rows) == np.arange(12).reshape(2, 2, 3)[:, half].reshape(-1).tolist()
 
 
+def test_sizes_that_no_file_has_cost_nothing() -> None:
+    assert rows_of("query", SIZE | {"H": 1 << 24, "C": 1 << 24}).stored == 1 << 49
+
+
 def test_slabs_cut_runs_and_keep_their_order() -> None:
     assert list(slabs([(10, 5), (0, 2), (7, 0)], 2)) == [(10, 2), (12, 2), (14, 1), (0, 2)]

@@ -51,6 +51,7 @@ def test_listed_layers_win_and_drafting_layers_are_left_out() -> None:
     ("changes", "message"),
     [
         ({"ssm.inner_size": 100}, "100 channels do not divide into 8 value heads"),
+        ({"ssm.group_count": 3}, "8 value heads do not share 3 key heads"),
         ({"ssm.group_count": None}, "ssm.group_count"),
         ({"ssm.conv_kernel": 0}, "ssm.conv_kernel"),
         ({"attention.recurrent_layers": np.array([True])}, "1 entries for 6 layers"),
