@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.shapes import ArrayLike, expect
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def check(x: ArrayLike) -> None:
@@ -26,6 +26,7 @@ def gelu(x: NDArray[np.float32], pool: object = None) -> NDArray[np.float32]:
     """
     check(x)
     wide = x.astype(np.float64)
-    below = 0.5 * (1.0 + _erf(wide / math.sqrt(2.0)).astype(np.float64))
+    below = 0.5 * (1.0 + _erf(wide / math.sqrt(2.0)))
     with np.errstate(invalid="ignore"):
-        return np.where(wide == -np.inf, 0.0, wide * below).astype(np.float32)
+        result: NDArray[np.float32] = np.where(wide == -np.inf, 0.0, wide * below).astype(np.float32)
+    return result

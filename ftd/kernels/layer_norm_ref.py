@@ -39,4 +39,5 @@ def layer_norm(
     centred = wide - wide.mean(axis=1, keepdims=True)
     variance = np.square(centred).mean(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (centred / np.sqrt(variance + eps) * weight + bias).astype(np.float32)
+        normed: NDArray[np.float32] = (centred / np.sqrt(variance + eps) * weight + bias).astype(np.float32)
+    return normed
