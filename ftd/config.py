@@ -5,6 +5,7 @@ Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.f
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,6 +19,7 @@ from ftd.errors import InvalidOption
 
 DEFAULT_PORT = 11434
 _HOME = "~/.ftd"
+_EXPERTS = re.compile(r"auto|fill|cpu|split=(0(\.\d+)?|1(\.0+)?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class EngineConfig:
     host_memory_bytes: int = 0
     device: str = "auto"
     gpu_memory_bytes: int = 0
+    experts: str = "auto"
 
     def __post_init__(self) -> None:
         _check_range("FTD_CONTEXT_LENGTH", self.context_tokens, 0, 2**24)
@@ -73,6 +76,8 @@ class EngineConfig:
             raise InvalidOption(f"FTD_PRECISION must be fast or f32: {self.precision}")
         if self.device not in ("auto", "cpu", "cuda"):
             raise InvalidOption(f"FTD_DEVICE must be auto, cpu or cuda: {self.device}")
+        if not _EXPERTS.fullmatch(self.experts):
+            raise InvalidOption(f"FTD_EXPERTS must be auto, fill, cpu or split=F (0 to 1): {self.experts}")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -237,6 +242,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(EngineConfig, "device", "FTD_DEVICE", _text, "auto, cpu or cuda"),
     Setting(
         EngineConfig, "gpu_memory_bytes", "FTD_GPU_MEMORY", _size, "device memory budget (0: what is free)"
+    ),
+    Setting(
+        EngineConfig,
+        "experts",
+        "FTD_EXPERTS",
+        _text,
+        "experts beyond the device's memory: auto, fill, cpu or split=F (F of them are fetched)",
     ),
 )
 

@@ -89,4 +89,5 @@ def test_every_setting_names_a_field_of_its_section_once() -> None:
 
 
 def test_sizes_are_binary() -> None:
+    assert config.load({}, {"FTD_EXPERTS": "split=0.25"}).engine.experts == "split=0.25"
     assert config.load({}, {"FTD_GPU_MEMORY": "24GiB"}).engine.gpu_memory_bytes == 24 << 30
