@@ -217,7 +217,9 @@ def qkv_post(
         return
     half = 0 if inv_freq is None else int(inv_freq.shape[0])
     few = tokens <= FEW_TOKENS
-    rows, heads_each = (1, 1) if few else (MANY_TOKENS_TILE, MANY_TOKENS_HEADS)
+    # wider heads take fewer tokens: a tile is to fit registers
+    tile = max(1, MANY_TOKENS_TILE * 128 // max(128, int(triton.next_power_of_2(channels))))
+    rows, heads_each = (1, 1) if few else (tile, MANY_TOKENS_HEADS)
     unused = kv_index  # stands for a pointer that the kernel does not read
     _qkv_post_kernel[(triton.cdiv(tokens, rows), triton.cdiv(heads + 2 * groups, heads_each))](
         q,
