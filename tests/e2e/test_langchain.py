@@ -1,7 +1,7 @@
-"""langchain-ollama against a live daemon: the standard suite of langchain-tests, which says what to expect.
+"""LangChain's Ollama, OpenAI and Anthropic against a live daemon: the standard suite of langchain-tests.
 
-Twice: with scripted answers, so that tool calls and structured output are tested whatever a model can do, and
-(slow) with SmolLM2, whose structured output follows a grammar.
+With scripted answers, so that tool calls and structured output are tested whatever a model can do, and (slow)
+with SmolLM2, whose structured output follows a grammar.
 """
 
 import gc
@@ -14,14 +14,20 @@ from tiny_model import HERMES, add_model, ids_of
 
 pytest.importorskip("langchain_tests", reason="langchain-tests is not installed")
 
+from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessageChunk
 from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
+from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 
 from ftd.daemon.runner import WORKER_COMMAND
 
-# The clients of the suite are never closed
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+# The clients of the suite are never closed, and some live longer than a test
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:The test .* is marked with:pytest.PytestWarning"),
+]
 
 GREETING = "Hello, how are you?"
 JOKE = {"setup": "Why did the cat sit on the laptop?", "punchline": "To keep an eye on the mouse."}
@@ -39,6 +45,8 @@ def _asked(text):
 
 RULES = [
     (r"\0tool\n[^\0]*\0\n\0assistant\n$", "It is as the tool says."),
+    # What the suite asks where a client can choose the tool
+    (_asked("Hello!"), _call("magic_function", input=3)),
     (_asked("magic_function_no_args"), _call("magic_function_no_args")),
     (_asked("magic_function"), _call("magic_function", input=3)),
     (_asked("Pirate greeting"), _call("greeting_generator", answer_style="pirate")),
@@ -123,6 +131,45 @@ class TestScriptedChatByFunctionCalling(_Scripted):
     @property
     def structured_output_kwargs(self):
         return {"method": "function_calling"}
+
+
+class _ScriptedElsewhere(_Scripted):
+    has_tool_choice = True
+
+    @property
+    def settings(self):
+        return {"model": "tiny", "api_key": "x", "max_retries": 0}
+
+
+@pytest.mark.slow
+# The client warns of the schemas of the suite
+@pytest.mark.filterwarnings("ignore::UserWarning")
+class TestScriptedOpenAI(_ScriptedElsewhere):
+    chat_model_class = ChatOpenAI
+
+    @property
+    def chat_model_params(self):
+        return {**self.settings, "base_url": f"{self.url}/v1", "stream_usage": True}
+
+
+@pytest.mark.slow
+class TestScriptedOpenAIResponses(TestScriptedOpenAI):
+    @property
+    def chat_model_params(self):
+        return {**self.settings, "base_url": f"{self.url}/v1", "use_responses_api": True}
+
+
+@pytest.mark.slow
+class TestScriptedAnthropic(_ScriptedElsewhere):
+    """There is no JSON mode without a schema in this API."""
+
+    chat_model_class = ChatAnthropic
+    supports_json_mode = False
+    supports_anthropic_inputs = True
+
+    @property
+    def chat_model_params(self):
+        return {**self.settings, "base_url": self.url, "max_tokens": 500}
 
 
 @pytest.mark.slow
