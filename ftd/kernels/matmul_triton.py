@@ -285,9 +285,20 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool
     if precision == "f32":
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
     if tokens == 1 and weight.format in VECTOR_FORMATS:
-        return Launch(16, 1024, 1, max(1, min(4, 528 * 16 // rows)), 2, 3)
-    splits = max(1, min(8, 264 * 64 // rows))
-    return Launch(64, 128, bt, splits, 4, 4)
+        return Launch(16, 512, 1, parts(rows, 16, 256), 2, 4)
+    if weight.format not in PLAIN_FORMATS or weight.format == "q8_0":
+        return Launch(64, 256, bt, parts(rows, 64, 256), 4, 3)
+    if rows >= 16384:
+        return Launch(128, 128, bt, 1, 4, 3)
+    return Launch(32, 128, bt, parts(rows, 32, 192), 2, 5)
+
+
+def parts(rows: int, tile: int, programs: int) -> int:
+    """Return the power of two, at most 8, of parts of K that gives so many programs."""
+    count = 1
+    while count < 8 and triton.cdiv(rows, tile) * count < programs:
+        count *= 2
+    return count
 
 
 def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str, gated: bool) -> Launch:

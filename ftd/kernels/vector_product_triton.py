@@ -12,9 +12,9 @@ word's products.
 import triton
 import triton.language as tl
 
-from ftd.kernels.weight_tile_triton import load_items, spread
+from ftd.kernels.weight_tile_triton import load_items, load_pairs, spread
 
-VECTOR_FORMATS: frozenset[str] = frozenset({"q8_0", "q4_0", "q4_1", "q4_k"})
+VECTOR_FORMATS: frozenset[str] = frozenset({"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"})
 
 # x times 2^100 and a code times 2^-149 are both far from the ends of float32's range.
 UNIT = tl.constexpr(2.0**-49)
@@ -30,10 +30,10 @@ def quarters(values, W: tl.constexpr):
 
 
 @triton.jit
-def field(words, x, PLACE: tl.constexpr, MASK: tl.constexpr):
-    """Return the codes at bit PLACE of ``words`` [BN, W] times x [W], times UNIT."""
+def field(words, x, PLACE: tl.constexpr, MASK: tl.constexpr, WORTH: tl.constexpr = 0):
+    """Return the codes at bit PLACE of ``words`` [BN, W] times x [W], times 2^WORTH * UNIT."""
     codes = (words & (MASK << PLACE)).to(tl.float32, bitcast=True)
-    return codes * (x * 2.0 ** (100 - PLACE))[None, :]
+    return codes * (x * 2.0 ** (100 + WORTH - PLACE))[None, :]
 
 
 @triton.jit
@@ -56,22 +56,61 @@ def load_four(x, norm_weight, starts, K, EVEN: tl.constexpr, NORM: tl.constexpr,
 
 
 @triton.jit
+def super_scales(plane, stride, rows, first, K, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr):
+    """Return the numbers of blocks of 256 values, for each of their 8 blocks, [BN, BK/32] f32."""
+    item = first // 256 + tl.arange(0, BK // 256)
+    numbers = load_items(plane, stride, rows, item, item < K // 256, EVEN)
+    return spread(numbers.to(tl.float32), BN, BK // 256, 8)
+
+
+@triton.jit
 def word_scales(
-    planes, strides, rows, block, inside,
-    FORMAT: tl.constexpr, EVEN: tl.constexpr,
+    planes, strides, rows, first, K,
+    FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return the factor and the summand (or the factor again) of blocks of 32 values, [BN, BLOCKS] f32."""
-    if FORMAT == "q4_k":
-        d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
-        scale = load_items(planes[1], strides[1], rows, block, inside, EVEN).to(tl.float32) * d
-        d = load_items(planes[4], strides[4], rows, block // 8, inside, EVEN).to(tl.float32)
-        least = load_items(planes[2], strides[2], rows, block, inside, EVEN).to(tl.float32) * -d
+    """Return the factors of low and high nibbles and the summand (or a factor), [BN, BK/32] f32 each."""
+    block = first // 32 + tl.arange(0, BK // 32)
+    inside = block < K // 32
+    if FORMAT == "q6_k":
+        d = super_scales(planes[3], strides[3], rows, first, K, BN, BK, EVEN)
+        both = load_pairs(planes[2], strides[2], rows, block, inside, EVEN)
+        low, high = both.to(tl.int8).to(tl.float32) * d, (both >> 16).to(tl.int8).to(tl.float32) * d
+        least = low
+    elif FORMAT == "q4_k" or FORMAT == "q5_k":
+        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
+        d = super_scales(planes[S + 2], strides[S + 2], rows, first, K, BN, BK, EVEN)
+        low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
+        d = super_scales(planes[S + 3], strides[S + 3], rows, first, K, BN, BK, EVEN)
+        least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
+        high = low
     else:
-        scale = load_items(planes[1], strides[1], rows, block, inside, EVEN).to(tl.float32)
-        least = scale
-        if FORMAT == "q4_1":
-            least = load_items(planes[2], strides[2], rows, block, inside, EVEN).to(tl.float32)
-    return scale, least
+        D: tl.constexpr = 2 if FORMAT == "q5_0" or FORMAT == "q5_1" else 1
+        low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
+        high, least = low, low
+        if FORMAT == "q4_1" or FORMAT == "q5_1":
+            least = load_items(planes[D + 1], strides[D + 1], rows, block, inside, EVEN).to(tl.float32)
+    return low, high, least
+
+
+@triton.jit
+def high_bits(
+    planes, strides, rows, first, word, K,
+    FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Return the bits of codes above the fourth, for each word of nibbles, [BN, BK/8] i32.
+
+    q6_k: those of a byte's nibbles at the places of the nibbles' lowest bits. Others: those of the low
+    nibbles of the four bytes in bits 0-3, those of the high ones in bits 16-19.
+    """
+    if FORMAT == "q6_k":
+        starts = (planes[1] + rows.to(tl.int64)[:, None] * strides[1]).to(tl.pointer_type(tl.int32))
+        bits = load_items(starts, 0, rows, word // 4 * 2 + word % 2, word < K // 8, EVEN)
+        bits = bits >> (word % 4 // 2 * 2)[None, :]
+    else:
+        block = first // 32 + tl.arange(0, BK // 32)
+        bits = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN)
+        bits = spread(bits, BN, BK // 32, 4) >> (word % 4 * 4)[None, :]
+    return bits
 
 
 @triton.jit
@@ -83,6 +122,9 @@ def vector_products(
 ):  # fmt: skip
     """Return W x [BN, 1] over columns begin to end, and with NORM the sum of squares [1] of x."""
     BYTES: tl.constexpr = FORMAT == "q8_0"
+    FIVE: tl.constexpr = FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k"
+    LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
+    OFFSET: tl.constexpr = 128.0 if BYTES else 8.0 if FORMAT == "q4_0" else 16.0 if FORMAT == "q5_0" else 32.0
     # Words of a tile, and of a block.
     W: tl.constexpr = BK // 4 if BYTES else BK // 8
     BLOCK: tl.constexpr = 8 if BYTES else 4
@@ -92,41 +134,61 @@ def vector_products(
     squares = tl.zeros((W,), tl.float32)
     for first in tl.range(begin, end, BK, num_stages=STAGES):
         word = first // 32 * BLOCK + tl.arange(0, W)
-        block = first // 32 + tl.arange(0, BLOCKS)
-        if EVEN:
-            words = tl.load(starts + word[None, :])
-        else:
-            words = tl.load(starts + word[None, :], mask=(word < K // 32 * BLOCK)[None, :], other=0)
-        scale, least = word_scales(planes, strides, rows, block, block < K // 32, FORMAT, EVEN)
-        # One multiply-add a code, from what all codes of a word have too much on.
+        inside = word < K // 32 * BLOCK
+        words = load_items(starts, 0, rows, word, inside, EVEN)
+        low_scale, high_scale, least = word_scales(planes, strides, rows, first, K, FORMAT, BN, BK, EVEN)
+        # One multiply-add a code, onto what the offset takes from all codes of a word.
         if BYTES:
             words ^= -0x7F7F7F80
             upper = words >> 8
             a, b, c, d, more = load_four(x, norm_weight, word * 4, K, EVEN, NORM, W)
-            total = a + b + c + d
-            part = (total * (-128.0 * UNIT))[None, :] + field(words, a, 0, 255)
+            part = ((a + b + c + d) * (-OFFSET * UNIT))[None, :] + field(words, a, 0, 255)
             part += field(words, b, 8, 255)
             part += field(words, c, 16, 255)
             part += field(upper, d, 16, 255)
+            sums += part * spread(low_scale, BN, BLOCKS, BLOCK)
         else:
             upper = words >> 8
             low = word // 4 * 32 + word % 4 * 4
             a, b, c, d, more = load_four(x, norm_weight, low, K, EVEN, NORM, W)
             e, f, g, h, others = load_four(x, norm_weight, low + 16, K, EVEN, NORM, W)
             more += others
-            total = (a + b + c + d) + (e + f + g + h)
+            low_total, high_total = a + b + c + d, e + f + g + h
             part = field(words, a, 0, 15)
-            if FORMAT == "q4_0":
-                part += (total * (-8.0 * UNIT))[None, :]
+            if not LEAST:
+                total = low_total if FORMAT == "q6_k" else low_total + high_total
+                part += (total * (-OFFSET * UNIT))[None, :]
             part += field(words, b, 8, 15)
             part += field(words, c, 16, 15)
             part += field(upper, d, 16, 15)
+            if FORMAT == "q6_k":
+                bits = high_bits(planes, strides, rows, first, word, K, FORMAT, BN, BK, EVEN)
+                upper_bits = bits >> 8
+                part += field(bits, a, 0, 3, 4)
+                part += field(bits, b, 8, 3, 4)
+                part += field(bits, c, 16, 3, 4)
+                part += field(upper_bits, d, 16, 3, 4)
+                sums += part * spread(low_scale, BN, BLOCKS, BLOCK)
+                part = (high_total * (-OFFSET * UNIT))[None, :] + field(bits, e, 4, 3, 4)
+                part += field(bits, f, 12, 3, 4)
+                part += field(bits, g, 20, 3, 4)
+                part += field(upper_bits, h, 20, 3, 4)
+            if FIVE:
+                bits = high_bits(planes, strides, rows, first, word, K, FORMAT, BN, BK, EVEN)
+                part += field(bits, a, 0, 1, 4)
+                part += field(bits, b, 1, 1, 4)
+                part += field(bits, c, 2, 1, 4)
+                part += field(bits, d, 3, 1, 4)
+                part += field(bits, e, 16, 1, 4)
+                part += field(bits, f, 17, 1, 4)
+                part += field(bits, g, 18, 1, 4)
+                part += field(bits, h, 19, 1, 4)
             part += field(words, e, 4, 15)
             part += field(words, f, 12, 15)
             part += field(words, g, 20, 15)
             part += field(upper, h, 20, 15)
+            sums += part * spread(high_scale, BN, BLOCKS, BLOCK)
+            if LEAST:
+                sums += ((low_total + high_total) * UNIT)[None, :] * spread(least, BN, BLOCKS, BLOCK)
         squares += more
-        sums += part * spread(scale, BN, BLOCKS, BLOCK)
-        if FORMAT == "q4_1" or FORMAT == "q4_k":
-            sums += (total * UNIT)[None, :] * spread(least, BN, BLOCKS, BLOCK)
     return (tl.sum(sums, axis=1) * (1.0 / UNIT))[:, None], tl.sum(squares, axis=0)[None]
