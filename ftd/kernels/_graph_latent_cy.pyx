@@ -3,13 +3,17 @@
 
 import numpy as np
 
-from ftd.kernels.graph_latent_ref import head_shape
+from ftd.kernels.graph_latent_ref import Selection, head_shape
+from ftd.kernels.index_select_ref import WORD
 from ftd.kernels.latent_norm_ref import check as check_norm
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.shapes import expect_range
 
+from libc.stdint cimport uint64_t
+
 from ftd.kernels._dequantize_cy cimport fill_matrix
 from ftd.kernels._head_linear_cy cimport HeadLinearArgs, head_linear_fn, head_linear_scratch_floats
+from ftd.kernels._index_select_cy cimport IndexSelectArgs, index_scratch_floats, index_select_fn
 from ftd.kernels._latent_attention_cy cimport LatentAttentionArgs, latent_attention_fn, latent_scratch_floats
 from ftd.kernels._latent_norm_cy cimport LatentNormArgs, latent_norm_fn
 from ftd.kernels._latent_store_cy cimport LatentStoreArgs, fill_latent_pages, latent_store_fn
@@ -77,8 +81,10 @@ cdef class LatentOps(EncoderOps):
         args.channels = pages.shape[2]
         self._record(latent_store_fn(), args)
 
-    def latent_attention(self, out, q, pages, num_heads: int, latent: int, scale: float) -> None:
-        """Record out = latent_attention(q, pages) with the step's sequences."""
+    def latent_attention(
+        self, out, q, pages, num_heads: int, latent: int, scale: float, selection=None
+    ) -> None:
+        """Record out = latent_attention(q, pages) with the step's sequences, over what is selected."""
         self._expect_latents(pages)
         channels = pages.shape[2]
         expect_range("latent", latent, latent, 1, channels)
@@ -93,7 +99,36 @@ cdef class LatentOps(EncoderOps):
         args.channels = channels
         args.latent = latent
         args.scale = scale
+        if selection is not None:
+            args.selected = <const uint64_t*>address_of(self._latent_scratch[selection])
+            args.words = self._words()
         self._record(latent_attention_fn(), args)
+
+    def _words(self) -> int:
+        return -(-self._limits.max_pages_per_sequence * self._limits.page_size // WORD)
+
+    def index_select(self, q, weights, pages, count: int):
+        """Record the choice of each token's count best keys; return the handle for latent_attention."""
+        self._expect_latents(pages)
+        self._expect(weights, weights.width, "tokens")
+        self._expect(q, weights.width * pages.shape[2], "tokens")
+        expect_range("count", count, count, 1, 1 << 30)
+        selection = Selection(weights.width)
+        words = self._words()
+        self._latent_scratch[selection] = aligned(8 * self._limits.max_tokens * words)
+        cdef IndexSelectArgs* args = <IndexSelectArgs*>self._new(sizeof(IndexSelectArgs))
+        fill_latent_pages(pages, <void**>&args.pages, &args.page_type)
+        args.q = self._data(q)
+        args.weights = self._data(weights)
+        args.selected = <uint64_t*>address_of(self._latent_scratch[selection])
+        floats = index_scratch_floats(weights.width, pages.shape[2], words)
+        args.scratch = <float*>address_of(self._scratch(floats))
+        args.heads = weights.width
+        args.channels = pages.shape[2]
+        args.count = count
+        args.words = words
+        self._record(index_select_fn(), args)
+        return selection
 
     def _expect_latents(self, pages) -> None:
         check_pages(pages, "C")

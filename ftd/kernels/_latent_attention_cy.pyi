@@ -14,6 +14,7 @@ def latent_attention(
     positions: NDArray[np.int32],
     latent: int,
     scale: float,
+    selected: NDArray[np.uint64] | None = None,
     pool: Pool | None = None,
 ) -> NDArray[np.float32]:
     """Return causal attention of each head over its sequence's latents."""

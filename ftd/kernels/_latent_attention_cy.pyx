@@ -18,9 +18,9 @@ cdef OpFn latent_attention_fn() noexcept nogil:
     return latent_attention_select(current_isa())
 
 
-def latent_attention(q, pages, page_table, q_start, kv_len, positions, latent, scale, pool=None):
+def latent_attention(q, pages, page_table, q_start, kv_len, positions, latent, scale, selected=None, pool=None):
     """Return causal attention of each head over its sequence's latents; see latent_attention_ref."""
-    check(q, pages, page_table, q_start, kv_len, positions, latent)
+    check(q, pages, page_table, q_start, kv_len, positions, latent, selected)
     out = np.empty((q.shape[0], q.shape[1], latent), np.float32)
     if not q.size:
         return out
@@ -33,6 +33,7 @@ def latent_attention(q, pages, page_table, q_start, kv_len, positions, latent, s
     cdef const int32_t[::1] positions_t = positions
     cdef float[:, :, ::1] out_thl = out
     cdef float[::1] floats = scratch
+    cdef const uint64_t[:, ::1] selected_tw
     cdef void* rows
     cdef LatentAttentionArgs args
     cdef Step step
@@ -47,6 +48,12 @@ def latent_attention(q, pages, page_table, q_start, kv_len, positions, latent, s
     args.channels = q_thc.shape[2]
     args.latent = latent
     args.scale = scale
+    args.selected = NULL
+    args.words = 0
+    if selected is not None:
+        selected_tw = selected
+        args.selected = &selected_tw[0, 0]
+        args.words = selected_tw.shape[1]
     memset(&step, 0, sizeof(Step))
     step.num_tokens = q_thc.shape[0]
     step.num_sequences = kv_len_b.shape[0]

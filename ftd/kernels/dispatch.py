@@ -40,6 +40,7 @@ OPS: dict[tuple[str, str], tuple[str, ...]] = {
         "gelu",
         "graph",
         "head_linear",
+        "index_select",
         "kv_store",
         "latent_attention",
         "latent_norm",

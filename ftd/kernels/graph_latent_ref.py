@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.kernels import head_linear_ref, latent_attention_ref, latent_norm_ref
+from ftd.kernels.index_select_ref import index_select
 from ftd.kernels.latent_store_ref import check_pages, latent_store
 from ftd.kernels.quant import QuantMatrix
 from ftd.kernels.recorder_ref import Buffer, Floats, Recorder
@@ -37,8 +38,19 @@ def head_shape(x: Buffer, num_heads: int, weight: QuantMatrix, which: HeadRows) 
     return used, x.width // num_heads, wide + which.tail
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Handle of the keys that an indexer chose; the graph that made it owns the memory."""
+
+    num_heads: int
+
+
 class LatentOps(Recorder):
     """The ops of attention over latents: pages hold one row a token, [P, page_size, C]."""
+
+    def __init__(self, pool: object = None, **limits: Any) -> None:
+        super().__init__(pool, **limits)
+        self._selected: dict[Selection, NDArray[np.uint64]] = {}
 
     def head_linear(
         self, out: Buffer, x: Buffer, num_heads: int, weight: QuantMatrix, which: HeadRows
@@ -77,9 +89,16 @@ class LatentOps(Recorder):
         self._record(lambda step: latent_store(self.view(x), pages, step.kv_index))
 
     def latent_attention(
-        self, out: Buffer, q: Buffer, pages: NDArray[np.floating], num_heads: int, latent: int, scale: float
+        self,
+        out: Buffer,
+        q: Buffer,
+        pages: NDArray[np.floating],
+        num_heads: int,
+        latent: int,
+        scale: float,
+        selection: Selection | None = None,
     ) -> None:
-        """Record out = latent_attention(q, pages) with the step's sequences."""
+        """Record out = latent_attention(q, pages) with the step's sequences, over what is selected."""
         self._expect_latents(pages)
         channels = pages.shape[2]
         expect_range("latent", latent, latent, 1, channels)
@@ -89,10 +108,27 @@ class LatentOps(Recorder):
         def run(step: Step) -> None:
             heads = self.view(q).reshape(-1, num_heads, channels)
             places = step.page_table, step.q_start, step.kv_len, step.positions
-            result = latent_attention_ref.latent_attention(heads, pages, *places, latent, scale)
+            chosen = None if selection is None else self._selected[selection]
+            result = latent_attention_ref.latent_attention(heads, pages, *places, latent, scale, chosen)
             self._write(out, result.reshape(-1, out.width))
 
         self._record(run)
+
+    def index_select(self, q: Buffer, weights: Buffer, pages: NDArray[np.floating], count: int) -> Selection:
+        """Record the choice of each token's ``count`` best keys; return the handle for latent_attention."""
+        self._expect_latents(pages)
+        self._expect(weights, weights.width, "tokens")
+        self._expect(q, weights.width * pages.shape[2], "tokens")
+        expect_range("count", count, count, 1, 1 << 30)
+        selection = Selection(weights.width)
+
+        def run(step: Step) -> None:
+            heads = self.view(q).reshape(-1, weights.width, pages.shape[2])
+            places = step.page_table, step.q_start, step.kv_len, step.positions
+            self._selected[selection] = index_select(heads, self.view(weights), pages, *places, count)
+
+        self._record(run)
+        return selection
 
     def _expect_latents(self, pages: Any) -> None:
         check_pages(pages, "C")

@@ -15,12 +15,20 @@ def check(
     kv_len: NDArray[np.int32],
     positions: NDArray[np.int32],
     latent: int,
+    selected: ArrayLike | None = None,
 ) -> None:
     """Raise ValueError unless the arguments fit the contract of ``latent_attention``."""
     expect("q", q, "float32", ("T", "H", "C"))
     tokens, _, channels = q.shape
     check_pages(pages, channels)
     expect_range("latent", latent, latent, 1, channels)
+    if selected is not None:
+        expect("selected", selected, "uint64", (tokens, "W"))
+        keys = page_table.shape[-1] * pages.shape[1]
+        if 64 * selected.shape[1] < keys:
+            raise ValueError(
+                f"selected must have a bit for each of {keys} keys, got {64 * selected.shape[1]}"
+            )
     expect("page_table", page_table, "int32", ("B", "max_pages"))
     sequences, max_pages = page_table.shape
     expect("q_start", q_start, "int32", (sequences + 1,))
@@ -47,6 +55,7 @@ def latent_attention(
     positions: NDArray[np.int32],
     latent: int,
     scale: float,
+    selected: NDArray[np.uint64] | None = None,
     pool: object = None,
 ) -> NDArray[np.float32]:
     """Attend from each head to the one row that each token of its sequence keeps, up to its own position.
@@ -58,12 +67,13 @@ def latent_attention(
     kv_len      [B]               i32          keys of each sequence, this step's included
     positions   [T]               i32          0 <= position < kv_len; the key at index j has position j
     scale                                      factor on q.k before the softmax
+    selected    [T, W]            u64          bit j of word w: key 64 * w + j takes part; None: all do
     returns     [T, H, latent]    f32          softmax(scale * q.k) v over j <= position
 
     Bytes moved: at least 4*T*H*(C + latent) + sum(kv_len) * C * item size.
     Raises ValueError if a shape or dtype differs, or an index, position or length lies out of range.
     """
-    check(q, pages, page_table, q_start, kv_len, positions, latent)
+    check(q, pages, page_table, q_start, kv_len, positions, latent, selected)
     out = np.zeros((*q.shape[:2], latent), np.float32)
     for b in range(len(kv_len)):
         own = page_table[b, : -(-int(kv_len[b]) // pages.shape[1])]
@@ -72,7 +82,11 @@ def latent_attention(
             continue
         keys = pages[own].reshape(-1, q.shape[2])[: kv_len[b]].astype(np.float64)
         score = np.einsum("thc,sc->ths", q[rows].astype(np.float64), keys) * scale
-        score[np.broadcast_to((positions[rows, None] < np.arange(kv_len[b]))[:, None], score.shape)] = -np.inf
+        hidden = positions[rows, None] < np.arange(kv_len[b])
+        if selected is not None:
+            bits = np.unpackbits(selected[rows].view(np.uint8), axis=1, bitorder="little")
+            hidden |= bits[:, : kv_len[b]] == 0
+        score[np.broadcast_to(hidden[:, None], score.shape)] = -np.inf
         weight = np.exp(score - score.max(axis=2, keepdims=True))
         out[rows] = weight @ keys[:, :latent] / weight.sum(axis=2, keepdims=True)
     return out

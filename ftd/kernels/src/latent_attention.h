@@ -16,6 +16,8 @@ struct LatentAttentionArgs {
     int32_t latent;      // first channels of a row: its value
     int32_t page_type;   // one of PageType
     float scale;
+    const uint64_t* selected;  // [T, words] bits of the keys that a token sees, or null: all
+    int32_t words;
 };
 
 // Rows (a token's head each) that share one pass over the keys: with their mixed values about what fits into L2.

@@ -39,6 +39,15 @@ static void copy_keys(const LatentAttentionArgs* a, const Step* step, const int3
     }
 }
 
+// Takes the keys that are not selected out of a row of scores; false if none is left.
+static bool keep_selected(uint64_t bits, int count, float* scores) {
+    const uint64_t all = count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+    if ((bits & all) == all) return true;
+    for (int i = 0; i < count; ++i)
+        if (!(bits >> i & 1)) scores[i] = -INFINITY;
+    return (bits & all) != 0;
+}
+
 // Rows [first, first + rows) of all tokens' heads, of sequence b.
 static void latent_rows(const LatentAttentionArgs* a, const Step* step, int32_t b, int64_t first, int64_t rows,
                         const LatentScratch& s) {
@@ -63,9 +72,13 @@ static void latent_rows(const LatentAttentionArgs* a, const Step* step, int32_t 
         dot_tile(rows, a->q + first * a->channels, a->channels, tile.count, s.keys, wide, a->channels, a->scale, s.scores,
                  TILE, 1);
         for (int64_t r = 0; r < rows; ++r) {
-            const int32_t after = step->positions[(first + r) / a->heads] + 1 - start;
-            soften(s.scores + r * TILE, 0, after < tile.count ? after : tile.count, s.maximum + r, s.total + r,
-                   s.mixed + r * width, width);
+            const int64_t token = (first + r) / a->heads;
+            const int32_t after = step->positions[token] + 1 - start;
+            int end = after < tile.count ? after : tile.count;
+            if (a->selected != nullptr && end > 0 &&
+                !keep_selected(a->selected[token * a->words + start / TILE], end, s.scores + r * TILE))
+                end = 0;
+            soften(s.scores + r * TILE, 0, end, s.maximum + r, s.total + r, s.mixed + r * width, width);
         }
         mix_tile(static_cast<int>(rows), s.scores, tile, width, s.mixed);
     }
