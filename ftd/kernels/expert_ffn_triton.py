@@ -17,10 +17,11 @@ import triton.language as tl
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_ref import ALPHA, check_bank
 from ftd.kernels.expert_groups_triton import group_pairs, num_blocks
-from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, down_one_kernel, gate_up_kernel
+from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, gate_up_kernel
 from ftd.kernels.expert_workspace import DECODE_TOKENS, Workspace
 from ftd.kernels.matmul_ref import PRECISIONS
 from ftd.kernels.shapes import expect
+from ftd.kernels.vector_product_triton import VECTOR_FORMATS
 from ftd.kernels.weight_tile_triton import PLAIN_FORMATS
 
 
@@ -34,16 +35,21 @@ class Launch(NamedTuple):
     stages: int
 
 
-# By card, then by (kernel, tokens, bytes of a code in bits): "one" is a single token, "few" up to 16.
+# By card, then by kernel, tokens and bits of a code: "one" is a single token, "vector" one without tensor
+# cores, "few" up to 16.
 LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
-    # Measured on an H200 with scripts/bench-gpu-experts --sweep, 8-bit ones taken from their neighbours
+    # Measured on an H200 with scripts/bench-gpu-experts --sweep, but for "vector" and 8 bits
     "default": {
-        ("gate_up", "one", 16): Launch(16, 16, 128, 2, 5),
+        ("gate_up", "one", 16): Launch(32, 16, 128, 2, 3),
         ("gate_up", "one", 8): Launch(32, 16, 256, 2, 3),
         ("gate_up", "one", 4): Launch(32, 16, 256, 2, 3),
         ("down", "one", 16): Launch(32, 16, 256, 4, 2),
         ("down", "one", 8): Launch(32, 16, 256, 2, 2),
         ("down", "one", 4): Launch(32, 16, 256, 2, 2),
+        ("gate_up", "vector", 8): Launch(8, 1, 1024, 2, 3),
+        ("gate_up", "vector", 4): Launch(8, 1, 1024, 2, 3),
+        ("down", "vector", 8): Launch(16, 1, 256, 2, 3),
+        ("down", "vector", 4): Launch(16, 1, 256, 2, 3),
         ("gate_up", "few", 16): Launch(32, 16, 128, 4, 5),
         ("gate_up", "few", 8): Launch(32, 16, 128, 4, 3),
         ("gate_up", "few", 4): Launch(64, 16, 256, 4, 3),
@@ -62,6 +68,7 @@ LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
 EXACT_LAUNCH = Launch(32, 16, 32, 4, 2)
 # Triton's interpreter takes as long for a large tile as for a small one.
 INTERPRETED_LAUNCH = Launch(64, 16, 64, 4, 1)
+INTERPRETED_VECTOR_LAUNCH = Launch(64, 1, 64, 4, 1)
 COMBINE_COLUMNS = 1024
 
 
@@ -134,16 +141,22 @@ class _Step(NamedTuple):
         starts = self.ids.device.type == "cuda" and not self.is_grouped and _can_start_early()
         return {"EARLY": True, "launch_pdl": True} if starts else {"EARLY": False}
 
-    def launch(self, kernel: str, weight: _Weight) -> Launch:
+    def launch(self, kernel: str, *weights: _Weight) -> Launch:
         """Return how to launch ``kernel``; a step of fp8_b128's columns lies in one of its blocks."""
         tokens = self.ids.shape[0]
-        which = "one" if tokens == 1 else "many" if self.is_grouped else "few"
+        is_vector = (
+            tokens == 1 and not self.is_exact and all(each.format in VECTOR_FORMATS for each in weights)
+        )
         if self.ids.device.type == "cpu":
-            return INTERPRETED_LAUNCH
+            return INTERPRETED_VECTOR_LAUNCH if is_vector else INTERPRETED_LAUNCH
         if self.is_exact:
             return EXACT_LAUNCH
-        launch = LAUNCHES["default"][kernel, which, weight.bits]
-        return launch._replace(bk=min(launch.bk, 128)) if weight.format == "fp8_b128" else launch
+        which = "one" if tokens == 1 else "many" if self.is_grouped else "few"
+        launch = LAUNCHES["default"][
+            kernel, "vector" if is_vector else which, min(each.bits for each in weights)
+        ]
+        is_fp8 = any(each.format == "fp8_b128" for each in weights)
+        return launch._replace(bk=min(launch.bk, 128)) if is_fp8 else launch
 
     def groups(self, block: int) -> tuple[int, dict[str, object]]:
         """Return the number of groups, and how kernels find the pairs of one."""
@@ -181,41 +194,23 @@ def _run_gate_up(
         gate, up = _weight(bank.matrices["gate"]), _weight(bank.matrices["up"])
         first_up = 0
         gate_bias, up_bias = _bias(bank, "gate"), _bias(bank, "up")
-    launch = step.launch("gate_up", gate if gate.bits <= up.bits else up)
+    launch = step.launch("gate_up", gate, up)
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
     if step.is_grouped:
         group_pairs(step.ids, groups, launch.bt, uses)
     num_groups, how = step.groups(launch.bt)
     gate_up_kernel[(triton.cdiv(step.inner, launch.bn), num_groups)](
         x, gate.planes, up.planes, gate_bias[0], up_bias[0],
-        bank.slot_of, step.ids, step.weights, groups.order, groups.starts, groups.ends, uses, h,
+        bank.slot_of, step.ids, groups.order, groups.starts, groups.ends, uses, h,
         step.ids.shape[0], step.ids.shape[1], bank.num_experts, step.width, step.inner, first_up, limit,
-        x.stride(0), step.ids.stride(0), step.weights.stride(0), h.stride(0),
-        gate.strides, up.strides, gate.slots, up.slots, (gate_bias[1], up_bias[1]),
+        x.stride(0), step.ids.stride(0), h.stride(0), gate.strides, up.strides, gate.slots, up.slots,
+        (gate_bias[1], up_bias[1]),
         GATE=gate.format, GATE_PLAIN=gate.is_plain, GATE_PLANES=len(gate.planes), GATE_TAIL=gate.has_tail,
         UP_FORMAT=up.format, UP_PLAIN=up.is_plain, UP_PLANES=len(up.planes), UP_TAIL=up.has_tail,
         CLAMPED=activation == "clamped", ALPHA=ALPHA, BIAS=gate_bias[0] is not None,
-        USES=uses is not None and not step.is_grouped, WEIGHTED=step.ids.shape[0] == 1,
+        USES=uses is not None and not step.is_grouped,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.width % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
-    )  # fmt: skip
-
-
-def _run_down_one(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale: float) -> None:
-    """Run down for a single token, whose ``h`` is weighted."""
-    bank = step.bank
-    down = _weight(bank.matrices["down"])
-    bias, bias_slot = _bias(bank, "down")
-    launch = step.launch("down", down)
-    chosen = step.ids.shape[1]
-    down_one_kernel[(triton.cdiv(step.width, launch.bn),)](
-        h, down.planes, bias, bank.slot_of, step.ids, step.weights, out,
-        chosen, step.width, step.inner, float(scale),
-        h.stride(0), down.strides, down.slots, bias_slot,
-        FORMAT=down.format, PLAIN=down.is_plain, PLANES=len(down.planes), TAIL=down.has_tail,
-        CHOICES=triton.next_power_of_2(chosen), CHOSEN=chosen, BIAS=bias is not None, ADD=add,
-        DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, **step.early,
+        num_warps=launch.warps, num_stages=launch.stages, STAGES=launch.stages, **how, **step.early,
     )  # fmt: skip
 
 
@@ -238,7 +233,7 @@ def _run_down(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale:
         FORMAT=down.format, PLAIN=down.is_plain, PLANES=len(down.planes), TAIL=down.has_tail,
         CHOSEN=chosen, BIAS=bias is not None, ADD=add,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
+        num_warps=launch.warps, num_stages=launch.stages, STAGES=launch.stages, **how, **step.early,
     )  # fmt: skip
     if step.is_grouped:
         combine_kernel[(step.ids.shape[0], triton.cdiv(step.width, COMBINE_COLUMNS))](
@@ -293,5 +288,5 @@ def expert_ffn(
     step = _Step(ids, weights, bank, workspace, is_exact, width, inner)
     h = workspace.rows(workspace.inner, step.num_pairs, inner, step.item)
     _run_gate_up(step, x, h, activation, float(limit), uses)
-    (_run_down_one if tokens == 1 else _run_down)(step, h, out, add, add_scale)
+    _run_down(step, h, out, add, add_scale)
     return out

@@ -3,6 +3,9 @@
 Weights are the left operand (out^T = W x^T), the tokens of one expert the columns of the right one. Pairs are
 grouped as ``expert_groups_triton`` says; all are named p = token * K + choice, in ``h`` and in ``parts`` too.
 
+BT 1 is for a single token and the formats of ``vector_product_triton``, without tensor cores, of whose
+columns all but one would be idle.
+
 EARLY: decode's kernels start while the one before them ends, and wait for it where they need what it wrote.
 Each starts its successor after its own wait, so what two kernels before wrote can be read without waiting.
 """
@@ -13,6 +16,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.expert_groups_triton import decode_group, prefill_group
+from ftd.kernels.vector_product_triton import vector_products
 from ftd.kernels.weight_tile_triton import fp8_scale, half_columns, half_tiles, plain_tile
 
 
@@ -81,24 +85,21 @@ def gated(gate, up, limit, ALPHA: tl.constexpr, CLAMPED: tl.constexpr):
 @triton.jit(do_not_specialize=["T", "UP"])
 def gate_up_kernel(
     # pointers
-    x, gate, up, gate_bias, up_bias, slot_of, ids, weights, order, starts, ends, uses, h,
+    x, gate, up, gate_bias, up_bias, slot_of, ids, order, starts, ends, uses, h,
     # sizes
     T, K, E, D, F, UP, limit,
     # strides
-    x_stride, ids_stride, weights_stride, h_stride,
+    x_stride, ids_stride, h_stride,
     gate_strides, up_strides, gate_slots, up_slots, bias_slots,
     # meta
     GATE: tl.constexpr, GATE_PLAIN: tl.constexpr, GATE_PLANES: tl.constexpr, GATE_TAIL: tl.constexpr,
     UP_FORMAT: tl.constexpr, UP_PLAIN: tl.constexpr, UP_PLANES: tl.constexpr, UP_TAIL: tl.constexpr,
     GROUPED: tl.constexpr, BY_EXPERT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr,
     CLAMPED: tl.constexpr, ALPHA: tl.constexpr, BIAS: tl.constexpr, USES: tl.constexpr,
-    WEIGHTED: tl.constexpr, EARLY: tl.constexpr,
+    EARLY: tl.constexpr, STAGES: tl.constexpr,
     DTYPE: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """h = act(gate x, up x), BN rows of one expert for one group of its pairs; UP: rows before up's first.
-
-    WEIGHTED: times each pair's weight.
-    """
+    """h = act(gate x, up x), BN rows of one expert for one group of its pairs; UP: rows before up's first."""
     # ---- program ids
     tile, group = tl.program_id(0), tl.program_id(1)
     if EARLY:
@@ -122,36 +123,41 @@ def gate_up_kernel(
     known = tl.minimum(rows, F - 1)
     tokens = tl.where(pairs >= 0, pairs // K, -1)
     # ---- loop
-    gate_sums = tl.zeros((BN, BT), tl.float32)
-    up_sums = tl.zeros((BN, BT), tl.float32)
-    for first in range(0, D, BK):
-        columns = first + tl.arange(0, BK)
-        low, high = half_columns(first, D, BK, GATE_TAIL)
-        if GATE_PLAIN and UP_PLAIN:
-            x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
-            x_low, x_high = x_all, x_all
-        else:
-            x_low = load_columns(x, x_stride, tokens, low, D, EVEN, DTYPE)
-            x_high = load_columns(x, x_stride, tokens, high, D, EVEN, DTYPE)
-            x_all = x_low
-            if GATE_PLAIN or UP_PLAIN:
+    if BT == 1:
+        gate_sums, _ = vector_products(
+            x, gate_planes, x, known, 0, D, D, gate_strides, GATE, False, BN, BK, EVEN, STAGES
+        )
+        up_sums, _ = vector_products(
+            x, up_planes, x, known + UP, 0, D, D, up_strides, UP_FORMAT, False, BN, BK, EVEN, STAGES
+        )
+    else:
+        gate_sums = tl.zeros((BN, BT), tl.float32)
+        up_sums = tl.zeros((BN, BT), tl.float32)
+        for first in range(0, D, BK):
+            columns = first + tl.arange(0, BK)
+            low, high = half_columns(first, D, BK, GATE_TAIL)
+            if GATE_PLAIN and UP_PLAIN:
                 x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
-        gate_sums = add_product(
-            gate_sums, x_all, x_low, x_high, gate_planes, gate_strides, known, columns, first, D,
-            GATE, GATE_PLAIN, DTYPE, BN, BK, EVEN, GATE_TAIL,
-        )  # fmt: skip
-        up_sums = add_product(
-            up_sums, x_all, x_low, x_high, up_planes, up_strides, known + UP, columns, first, D,
-            UP_FORMAT, UP_PLAIN, DTYPE, BN, BK, EVEN, UP_TAIL,
-        )  # fmt: skip
+                x_low, x_high = x_all, x_all
+            else:
+                x_low = load_columns(x, x_stride, tokens, low, D, EVEN, DTYPE)
+                x_high = load_columns(x, x_stride, tokens, high, D, EVEN, DTYPE)
+                x_all = x_low
+                if GATE_PLAIN or UP_PLAIN:
+                    x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
+            gate_sums = add_product(
+                gate_sums, x_all, x_low, x_high, gate_planes, gate_strides, known, columns, first, D,
+                GATE, GATE_PLAIN, DTYPE, BN, BK, EVEN, GATE_TAIL,
+            )  # fmt: skip
+            up_sums = add_product(
+                up_sums, x_all, x_low, x_high, up_planes, up_strides, known + UP, columns, first, D,
+                UP_FORMAT, UP_PLAIN, DTYPE, BN, BK, EVEN, UP_TAIL,
+            )  # fmt: skip
     # ---- store
     if BIAS:
         gate_sums += load_bias(gate_bias, bias_slots[0], slot, rows, rows < F)
         up_sums += load_bias(up_bias, bias_slots[1], slot, rows, rows < F)
     values = gated(gate_sums, up_sums, limit, ALPHA, CLAMPED)
-    if WEIGHTED:
-        places = tokens.to(tl.int64) * weights_stride + pairs % K
-        values *= tl.load(weights + places, mask=pairs >= 0, other=0.0)[None, :]
     pointers = h + pairs.to(tl.int64)[None, :] * h_stride + rows[:, None]
     tl.store(pointers, values, mask=(rows < F)[:, None] & (pairs >= 0)[None, :])
 
@@ -189,7 +195,7 @@ def down_kernel(
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, PLANES: tl.constexpr, TAIL: tl.constexpr,
     GROUPED: tl.constexpr, BY_EXPERT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr,
-    CHOSEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+    CHOSEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr, STAGES: tl.constexpr,
     DTYPE: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """parts = down h of BN rows of one expert for one group of its pairs; decode's last program adds them."""
@@ -206,23 +212,29 @@ def down_kernel(
         planes = in_slot(down, down_slots, slot, PLANES)
         known = tl.minimum(rows, D - 1)
         # ---- loop
-        sums = tl.zeros((BN, BT), tl.float32)
         if EARLY:
             gdc_wait()
-        for first in range(0, F, BK):
-            columns = first + tl.arange(0, BK)
-            if PLAIN:
-                x_all = load_columns(h, h_stride, pairs, columns, F, EVEN, DTYPE)
-                x_low, x_high = x_all, x_all
-            else:
-                low, high = half_columns(first, F, BK, TAIL)
-                x_low = load_columns(h, h_stride, pairs, low, F, EVEN, DTYPE)
-                x_high = load_columns(h, h_stride, pairs, high, F, EVEN, DTYPE)
-                x_all = x_low
-            sums = add_product(
-                sums, x_all, x_low, x_high, planes, down_strides, known, columns, first, F,
-                FORMAT, PLAIN, DTYPE, BN, BK, EVEN, TAIL,
-            )  # fmt: skip
+        if BT == 1:
+            row = h + tl.max(pairs, axis=0) * h_stride
+            sums, _ = vector_products(
+                row, planes, row, known, 0, F, F, down_strides, FORMAT, False, BN, BK, EVEN, STAGES
+            )
+        else:
+            sums = tl.zeros((BN, BT), tl.float32)
+            for first in range(0, F, BK):
+                columns = first + tl.arange(0, BK)
+                if PLAIN:
+                    x_all = load_columns(h, h_stride, pairs, columns, F, EVEN, DTYPE)
+                    x_low, x_high = x_all, x_all
+                else:
+                    low, high = half_columns(first, F, BK, TAIL)
+                    x_low = load_columns(h, h_stride, pairs, low, F, EVEN, DTYPE)
+                    x_high = load_columns(h, h_stride, pairs, high, F, EVEN, DTYPE)
+                    x_all = x_low
+                sums = add_product(
+                    sums, x_all, x_low, x_high, planes, down_strides, known, columns, first, F,
+                    FORMAT, PLAIN, DTYPE, BN, BK, EVEN, TAIL,
+                )  # fmt: skip
         # ---- store
         if BIAS:
             sums += load_bias(bias, bias_slot, slot, rows, rows < D)
@@ -243,69 +255,6 @@ def down_kernel(
                 out_stride, ids_stride, weights_stride, scale, CHOSEN, ADD,
             )  # fmt: skip
             tl.store(arrivals + tile, 0)
-
-
-@triton.jit
-def down_one_kernel(
-    # pointers
-    h, down, bias, slot_of, ids, weights, out,
-    # sizes
-    K, D, F, scale,
-    # strides
-    h_stride, down_strides, down_slots, bias_slot,
-    # meta
-    FORMAT: tl.constexpr, PLAIN: tl.constexpr, PLANES: tl.constexpr, TAIL: tl.constexpr,
-    CHOICES: tl.constexpr, CHOSEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
-    DTYPE: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """out = the sum of down h over the experts of one token, BN rows of it; h is weighted already.
-
-    One product of K * F columns, whose weight goes on in another slot every F columns.
-    """
-    # ---- pointers
-    choice = tl.arange(0, CHOICES)
-    experts = tl.load(ids + choice, mask=choice < K, other=-1)
-    slots = tl.load(slot_of + experts, mask=experts >= 0, other=-1)
-    rows = tl.program_id(0) * BN + tl.arange(0, BN)
-    known = tl.minimum(rows, D - 1)
-    column = tl.arange(0, BT)
-    per_expert = tl.cdiv(F, BK)
-    if EARLY:
-        gdc_wait()
-    # ---- loop
-    sums = tl.zeros((BN, BT), tl.float32)
-    for i in range(0, CHOSEN * per_expert):
-        which = i // per_expert
-        first = i % per_expert * BK
-        slot = tl.max(tl.where(choice == which, slots, -1), axis=0)
-        planes = in_slot(down, down_slots, tl.maximum(slot, 0).to(tl.int64), PLANES)
-        pair = tl.where((column == 0) & (slot >= 0), which, -1)
-        columns = first + tl.arange(0, BK)
-        if PLAIN:
-            x_all = load_columns(h, h_stride, pair, columns, F, EVEN, DTYPE)
-            x_low, x_high = x_all, x_all
-        else:
-            low, high = half_columns(first, F, BK, TAIL)
-            x_low = load_columns(h, h_stride, pair, low, F, EVEN, DTYPE)
-            x_high = load_columns(h, h_stride, pair, high, F, EVEN, DTYPE)
-            x_all = x_low
-        sums = add_product(
-            sums, x_all, x_low, x_high, planes, down_strides, known, columns, first, F,
-            FORMAT, PLAIN, DTYPE, BN, BK, EVEN, TAIL,
-        )  # fmt: skip
-    # ---- store
-    values = tl.sum(sums, axis=1)  # the other columns are zeros
-    if BIAS:
-        for k in tl.static_range(CHOSEN):
-            slot = tl.max(tl.where(choice == k, slots, -1), axis=0)
-            its = tl.load(
-                bias + tl.maximum(slot, 0).to(tl.int64) * bias_slot + known, mask=slot >= 0, other=0.0
-            )
-            values += tl.load(weights + k) * its
-    values *= scale
-    if ADD:
-        values += tl.load(out + rows, mask=rows < D, other=0.0).to(tl.float32)
-    tl.store(out + rows, values, mask=rows < D)
 
 
 @triton.jit
