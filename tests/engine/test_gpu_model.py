@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 from ftd.engine import devices
 from ftd.engine.model import Model
+from ftd.engine.models.families import CPU_ONLY
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
 
@@ -25,7 +26,17 @@ def device() -> devices.Device:
     return devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
 
 
-@pytest.fixture(scope="module", params=[*tiny.CASES, *tiny.MOE_CASES])
+# The interpreter takes seconds for each family: these stand for the others where time counts
+QUICK = ("llama", "gemma3_text", "qwen3_moe")
+
+
+def cases() -> list[Any]:
+    """Every family that a card has kernels for, most of them marked slow."""
+    names = [name for name in (*tiny.CASES, *tiny.MOE_CASES) if name.partition("-")[0] not in CPU_ONLY]
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=cases())
 def oracle(request: pytest.FixtureRequest) -> tiny.Tiny:
     """Every family."""
     return tiny.make(request.param)

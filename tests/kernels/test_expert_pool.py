@@ -47,6 +47,7 @@ def build(
     return test_model.build(oracle, make_graph, None, "f32", place.make_pages), pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_slots", "policy"), [(0, "decayed"), (3, "decayed"), (5, "lru"), (16, "decayed")]
 )
