@@ -31,5 +31,8 @@ def test_smoke_run_writes_a_row_for_each_op(tmp_path: Path) -> None:
         "latent_attention",
         "latent_norm",
         "head_linear",
+        "gated_delta",
+        "causal_conv",
+        "sigmoid_gate",
     }
     assert all(0 < row["min_s"] <= row["median_s"] for row in written)
