@@ -7,7 +7,7 @@ from typing import Any
 
 from ftd import log
 from ftd.errors import InvalidRequest, Unsupported
-from ftd.ftw.quantize import QUANTIZED
+from ftd.ftw.recipes import QUANTIZED
 from ftd.names import ModelName, parse_digest, parse_name
 
 _log = logging.getLogger(__name__)

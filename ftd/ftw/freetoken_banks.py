@@ -23,7 +23,8 @@ from ftd.ftw.freetoken import FreeTokenCheckpoint
 from ftd.ftw.hf_experts import Share
 from ftd.ftw.hf_packed import paired
 from ftd.ftw.hf_tensors import FLOATS, matrix
-from ftd.ftw.quantize import as_f32, target
+from ftd.ftw.quantize import as_f32
+from ftd.ftw.recipes import Recipe, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.kernels.quant import QuantMatrix
 
@@ -64,7 +65,7 @@ class _Layer:
 
 
 def plan_layer(
-    checkpoint: FreeTokenCheckpoint, layer: int, size: dict[str, int], quantization: str | None
+    checkpoint: FreeTokenCheckpoint, layer: int, size: dict[str, int], recipe: Recipe | None
 ) -> list[Share]:
     """Return the shares of the ``layer``-th layer with experts; InvalidCheckpoint or Unsupported by name."""
     kind = checkpoint.quant_format
@@ -73,14 +74,14 @@ def plan_layer(
             f"experts are laid out for a kernel that ftd does not have: {kind!r:.40}",
             f"convert again to one of {' '.join(_PLANS)}",
         )
-    if quantization is not None and kind != "bf16":
+    if recipe is not None and kind != "bf16":
         raise Unsupported(
             f"a model that is quantised already keeps its quantization: its experts are {kind}",
             "create from a checkpoint of f32, f16 or bf16",
         )
     banks = _Layer(checkpoint, layer, size)
     if kind == "bf16":
-        return [_floats(banks, role, quantization) for role in _SOURCE]
+        return [_floats(banks, role, recipe) for role in _SOURCE]
     shares = [_PLANS[kind](banks, role) for role in _SOURCE]
     return shares + ([_bias(banks, role) for role in _SOURCE] if kind == "mxfp4_triton" else [])
 
@@ -96,10 +97,10 @@ def _half(role: str, rows: int) -> slice:
     return slice(rows, 2 * rows) if role == "up" else slice(0, rows)
 
 
-def _floats(banks: _Layer, role: str, quantization: str | None) -> Share:
+def _floats(banks: _Layer, role: str, recipe: Recipe | None) -> Share:
     rows, columns = banks.shapes[role]
     bank = banks.bank(_SOURCE[role], (banks.stored_rows(role), columns), *FLOATS)
-    format = target(role, FLOATS[bank.dtype][0], columns, quantization)
+    format = target(role, FLOATS[bank.dtype][0], columns, recipe)
 
     def read(expert: int) -> QuantMatrix:
         values = _of_expert(bank, expert, FLOATS[bank.dtype][1])[_half(role, rows)]
@@ -196,7 +197,7 @@ def _bias(banks: _Layer, role: str) -> Share:
 
 
 _PLANS: dict[str, Callable[[_Layer, str], Share]] = {
-    "bf16": partial(_floats, quantization=None),
+    "bf16": partial(_floats, recipe=None),
     "fp8_block": _fp8,
     "nvfp4": _nvfp4,
     "ds_fp4": partial(_mxfp4, transposed=False, names=("packed", "scale")),

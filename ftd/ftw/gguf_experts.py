@@ -18,7 +18,8 @@ from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_parts import ExpertPart, Family
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.prefetch import prefetched
-from ftd.ftw.quantize import quantize, target
+from ftd.ftw.quantize import quantize
+from ftd.ftw.recipes import Recipe, target
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
@@ -74,18 +75,16 @@ class Bank:
 
 
 def plan(
-    family: Family, model: GgufModel, layers: Sequence[int], size: dict[str, int], quantization: str | None
+    family: Family, model: GgufModel, recipes: Mapping[int, Recipe | None], size: dict[str, int]
 ) -> dict[int, list[Bank]]:
-    """Return the banks of each layer; raise InvalidGguf for one that is missing or of another shape."""
+    """Return the banks of each layer of ``recipes``; InvalidGguf for one missing or of another shape."""
     return {
-        layer: [_bank(model, f"blk.{layer}.{part.gguf}", part, size, quantization) for part in family.experts]
-        for layer in layers
+        layer: [_bank(model, f"blk.{layer}.{part.gguf}", part, size, recipe) for part in family.experts]
+        for layer, recipe in recipes.items()
     }
 
 
-def _bank(
-    model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], quantization: str | None
-) -> Bank:
+def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], recipe: Recipe | None) -> Bank:
     num_experts = size["E"]
     shape = tuple(size[letter] for letter in part.shape)
     names, number, num_parts = _stored(model, name, part, num_experts)
@@ -106,7 +105,7 @@ def _bank(
     info = sources[0][1]
     format = gguf_blocks.format_of(info.type, info.name)
     if len(shape) == 2:
-        format = target(part.role, format, shape[1], quantization)
+        format = target(part.role, format, shape[1], recipe)
         matrix = (shape[0], shape[1])
         return Bank(tuple(sources), part.role, format, matrix, num_experts, number, num_parts)
     if FORMATS[format].block != 1:

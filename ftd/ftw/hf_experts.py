@@ -20,7 +20,8 @@ from ftd.ftw.hf_packed import Packed
 from ftd.ftw.hf_packed import find as find_packed
 from ftd.ftw.hf_tensors import check, matrix, rows
 from ftd.ftw.prefetch import prefetched
-from ftd.ftw.quantize import as_f32, target
+from ftd.ftw.quantize import as_f32
+from ftd.ftw.recipes import Recipe, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import QuantMatrix
@@ -53,7 +54,7 @@ class Share:
 
 
 def plan_layer(
-    tensors: Tensors, model_type: str, layer: int, size: dict[str, int], quantization: str | None
+    tensors: Tensors, model_type: str, layer: int, size: dict[str, int], recipe: Recipe | None
 ) -> list[Share]:
     """Return the shares of one layer; raise InvalidCheckpoint for a tensor missing or of another shape."""
     prefix = f"model.layers.{layer}."
@@ -61,15 +62,15 @@ def plan_layer(
         if f"{prefix}mlp.experts.gate_up_proj_blocks" in tensors:
             shares = _mxfp4(tensors, f"{prefix}mlp.experts.", size)
         else:
-            shares = _transposed(tensors, f"{prefix}mlp.experts.", size, quantization)
+            shares = _transposed(tensors, f"{prefix}mlp.experts.", size, recipe)
         return [*shares, *_biases(tensors, f"{prefix}mlp.experts.", size)]
     for gate_up, down in _FUSED:
         if prefix + gate_up in tensors:
-            return _fused(tensors, prefix + gate_up, prefix + down, size, quantization)
+            return _fused(tensors, prefix + gate_up, prefix + down, size, recipe)
     for names in _EACH:
         first = prefix + names[0].format(0)
         if first in tensors or f"{first}_packed" in tensors:
-            return _each(tensors, [prefix + name for name in names], size, quantization)
+            return _each(tensors, [prefix + name for name in names], size, recipe)
     raise InvalidCheckpoint(
         f"layer {layer} has no experts: tensor {prefix}{_EACH[0][0].format(0)} is missing"
     )
@@ -120,13 +121,11 @@ def _roles(size: dict[str, int]) -> dict[str, tuple[int, int]]:
     return {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
 
 
-def _each(
-    tensors: Tensors, names: Sequence[str], size: dict[str, int], quantization: str | None
-) -> list[Share]:
+def _each(tensors: Tensors, names: Sequence[str], size: dict[str, int], recipe: Recipe | None) -> list[Share]:
     shares = []
     for (role, shape), name in zip(_roles(size).items(), names, strict=True):
         if find_packed(tensors, name.format(0), shape) is not None:
-            shares.append(_each_packed(tensors, role, name, shape, size["E"], quantization))
+            shares.append(_each_packed(tensors, role, name, shape, size["E"], recipe))
             continue
         sources = tuple(_find(tensors, name.format(expert)) for expert in range(size["E"]))
         formats = {check(source, shape) for source in sources}
@@ -134,7 +133,7 @@ def _each(
             raise InvalidCheckpoint(
                 f"experts differ in dtype: {name.format('*')} has {' '.join(sorted(formats))}"
             )
-        format = target(role, formats.pop(), shape[1], quantization)
+        format = target(role, formats.pop(), shape[1], recipe)
 
         def read(
             expert: int,
@@ -149,7 +148,7 @@ def _each(
 
 
 def _each_packed(
-    tensors: Tensors, role: str, name: str, shape: tuple[int, int], experts: int, quantization: str | None
+    tensors: Tensors, role: str, name: str, shape: tuple[int, int], experts: int, recipe: Recipe | None
 ) -> Share:
     """Return the share of experts that the checkpoint keeps quantised, each by itself."""
     found: list[Packed] = []
@@ -160,7 +159,7 @@ def _each_packed(
                 f"tensor {name.format(expert)} is missing or not quantised like the others"
             )
         found.append(packed)
-    if quantization is not None:
+    if recipe is not None:
         raise Unsupported(
             f"a model that is quantised already keeps its quantization: {found[0].name} is {found[0].format}",
             "create from a checkpoint of f32, f16 or bf16",
@@ -170,7 +169,7 @@ def _each_packed(
 
 
 def _fused(
-    tensors: Tensors, gate_up: str, down: str, size: dict[str, int], quantization: str | None
+    tensors: Tensors, gate_up: str, down: str, size: dict[str, int], recipe: Recipe | None
 ) -> list[Share]:
     experts, hidden, inner = size["E"], size["D"], size["F"]
     halves, whole = _find(tensors, gate_up), _find(tensors, down)
@@ -180,7 +179,7 @@ def _fused(
     shares = []
     for role, shape in _roles(size).items():
         source, stride, start = places[role]
-        format = target(role, check(source, source.shape), shape[1], quantization)
+        format = target(role, check(source, source.shape), shape[1], recipe)
 
         def read(
             expert: int,
@@ -200,13 +199,13 @@ def _fused(
 _ALTERNATE = {"gate": slice(0, None, 2), "up": slice(1, None, 2), "down": slice(None)}
 
 
-def _transposed(tensors: Tensors, prefix: str, size: dict[str, int], quantization: str | None) -> list[Share]:
+def _transposed(tensors: Tensors, prefix: str, size: dict[str, int], recipe: Recipe | None) -> list[Share]:
     experts, hidden, inner = size["E"], size["D"], size["F"]
     shares = []
     for role, shape in _roles(size).items():
         source = _find(tensors, prefix + ("down_proj" if role == "down" else "gate_up_proj"))
         stored = (inner, hidden) if role == "down" else (hidden, 2 * inner)
-        format = target(role, check(source, (experts, *stored)), shape[1], quantization)
+        format = target(role, check(source, (experts, *stored)), shape[1], recipe)
 
         def read(
             expert: int,

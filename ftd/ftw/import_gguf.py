@@ -26,7 +26,8 @@ from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.gguf_shards import GgufModel
 from ftd.ftw.gguf_tokens import special_tokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
-from ftd.ftw.quantize import check_name, plane_of, quantize, target
+from ftd.ftw.quantize import plane_of, quantize
+from ftd.ftw.recipes import check_name, recipe, target
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.tokenizer_json import tokenizer_json
 from ftd.ftw.writer import FtwWriter
@@ -79,7 +80,7 @@ def import_gguf(
     """Convert a GGUF model to FTW blobs in ``sink``.
 
     paths: one file, any one shard with the others beside it, or all shards in any order.
-    quantization: None keeps what the file has; else the matrices of a model of floats become this format.
+    quantization: None keeps what the file has; else what ``ftd.ftw.recipes`` makes of a model of floats.
     progress(done_bytes, total_bytes) counts bytes of weights. key: as in FtwWriter.
     Raises InvalidGguf or Unsupported.
     """
@@ -141,6 +142,7 @@ def _plan(
 ) -> tuple[list[_Planned], dict[int, list[gguf_experts.Bank]]]:
     """Match the model's tensors with the family's; return them in the order in which a step uses them."""
     size, num_layers = sizes(family, hyper), int(str(hyper["num_hidden_layers"]))
+    tied = hyper["tie_word_embeddings"] is True
     plan = []
     for layer, part in family.wanted(hyper):
         gguf_name = part.gguf if layer is None else f"blk.{layer}.{part.gguf}"
@@ -148,11 +150,14 @@ def _plan(
         if gguf_name in model.source:
             file, info = model.source[gguf_name]
             planned = _planned(file, info, name, part, size)
-            format = target(name, planned.format, planned.shape[1], None if planned.vector else quantization)
+            made = None if planned.vector else recipe(quantization, layer, num_layers, size["E"], tied)
+            format = target(name, planned.format, planned.shape[1], made)
             plan.append(replace(planned, format=format))
         elif part.required:
             raise InvalidGguf(f"tensor {gguf_name} is missing")
-    experts = gguf_experts.plan(family, model, expert_layers(family, hyper), size, quantization)
+    layers = expert_layers(family, hyper)
+    recipes = {layer: recipe(quantization, layer, num_layers, size["E"], tied) for layer in layers}
+    experts = gguf_experts.plan(family, model, recipes, size)
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
     known |= {name for banks in experts.values() for bank in banks for name in bank.names}
     unknown = [

@@ -26,7 +26,7 @@ from ftd.ftw.hf_pooling import Pooling, pooling_of
 from ftd.ftw.hf_tensors import Dense, check
 from ftd.ftw.hf_tokens import SpecialTokens
 from ftd.ftw.imported import ImportedModel, Progress, imported, no_progress, write_tokenizer
-from ftd.ftw.quantize import check_name, target
+from ftd.ftw.recipes import Recipe, check_name, recipe, target
 from ftd.ftw.safetensors import StoredTensor
 from ftd.ftw.sink import BlobSink
 from ftd.ftw.writer import FtwWriter
@@ -82,7 +82,7 @@ def import_safetensors(
     files: names in the checkpoint's folder -> where the files lie; config.json, tokenizer.json, the weights
     (safetensors, or FreeToken's ftw), their index, and what there is of generation_config.json,
     tokenizer_config.json, chat_template.jinja.
-    quantization: None, or a format for all matrices but routers; embeddings and output stay at q8_0.
+    quantization: None keeps what the checkpoint has; else what ``ftd.ftw.recipes`` makes of it.
     progress(done_bytes, total_bytes) counts bytes of weights. key: as in FtwWriter.
     Raises InvalidCheckpoint or Unsupported.
     """
@@ -145,6 +145,7 @@ def _plan(
     """Match the checkpoint's tensors with the family's, in the order in which a step uses them."""
     size, tensors = sizes(family, hyper), checkpoint.tensors
     tied = hyper["tie_word_embeddings"] is True
+    num_layers = int(str(hyper["num_hidden_layers"]))
     dense: list[Dense | Packed] = []
     known: set[str] = set()
     for number, part in family.wanted(hyper):
@@ -166,17 +167,20 @@ def _plan(
         if not (head and tied):  # some checkpoints carry a copy of the embedding
             plus_one = family.model_type in _ZERO_CENTRED and name.endswith("norm.weight")
             plus_one = plus_one and not name.endswith("linear_attn.norm.weight")
-            dense.append(_dense(*found, name, part, size, quantization, plus_one))
+            made = recipe(quantization, number, num_layers, size["E"], tied)
+            dense.append(_dense(*found, name, part, size, made, plus_one))
     layers = expert_layers(family, hyper)
     experts = {}
     if isinstance(checkpoint, FreeTokenCheckpoint) and layers:
         checkpoint.split_banks(len(layers))
         for number, layer in enumerate(layers):
-            experts[layer] = freetoken_banks.plan_layer(checkpoint, number, size, quantization)
+            made = recipe(quantization, layer, num_layers, size["E"], tied)
+            experts[layer] = freetoken_banks.plan_layer(checkpoint, number, size, made)
         tensors = tensors | {bank.name: bank for bank in checkpoint.banks.values()}
     else:
         for layer in layers:
-            experts[layer] = hf_experts.plan_layer(tensors, family.model_type, layer, size, quantization)
+            made = recipe(quantization, layer, num_layers, size["E"], tied)
+            experts[layer] = hf_experts.plan_layer(tensors, family.model_type, layer, size, made)
     known |= {source.name for shares in experts.values() for share in shares for source in share.sources}
     ignored = _ignored(checkpoint, hyper)
     unknown = [
@@ -239,7 +243,7 @@ def _dense(
     name: str,
     part: Part,
     size: dict[str, int],
-    quantization: str | None,
+    recipe: Recipe | None,
     plus_one: bool,
 ) -> Dense:
     shape = tuple(size[letter] for letter in part.shape)
@@ -250,12 +254,12 @@ def _dense(
     rows, columns = shape
     if isinstance(half, str):
         fused = rows_of(half, size)
-        format = target(name, check(source, (fused.stored, columns)), columns, quantization)
+        format = target(name, check(source, (fused.stored, columns)), columns, recipe)
         return Dense(source, name, format, (rows, columns), runs=fused.runs)
     if name.endswith("conv1d.weight"):
         return Dense(source, name, check(source, (rows, 1, columns), (rows, columns)), (rows, columns))
     format = check(source, (2 * rows, columns) if source.name.endswith(_FUSED_SHARED) else (rows, columns))
-    format = target(name, format, columns, quantization)
+    format = target(name, format, columns, recipe)
     return Dense(source, name, format, (rows, columns), first=half * rows)
 
 

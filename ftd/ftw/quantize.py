@@ -16,13 +16,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.errors import InvalidCheckpoint
 from ftd.kernels import cpu, dispatch
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
-QUANTIZED = ("q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "mxfp4")
-# Where rows are no whole blocks of 256: what llama-quantize takes in place
-_SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0"}
 BLOCK = 32
 KEPT = (
     "mlp.gate.weight",
@@ -38,33 +35,11 @@ Floats = NDArray[np.float32]
 Planes = tuple[NDArray[np.generic], ...]
 
 
-def check_name(quantization: str | None) -> None:
-    """Raise Unsupported for a format that nothing is quantised to."""
-    if quantization is not None and quantization not in QUANTIZED:
-        raise Unsupported(
-            f"quantisation is not supported: {quantization:.40}", f"use one of {' '.join(QUANTIZED)}"
-        )
-
-
 def as_f32(rows: NDArray[np.generic]) -> NDArray[np.float32]:
     """Return rows of f32, f16 or bf16 (as u16) as f32, which holds all of them exactly."""
     if rows.dtype == np.uint16:
         return (rows.astype(np.uint32) << 16).view(np.float32)
     return rows.astype(np.float32, copy=False)
-
-
-def target(name: str, format: str, columns: int, quantization: str | None) -> str:
-    """Return the format of the float matrix ``name`` after quantisation.
-
-    Routers, which decide by small differences, the rates of recurrent layers, whose errors stay in the state,
-    and rows that are no whole blocks keep ``format``; embeddings and the output stay at q8_0.
-    """
-    if quantization is None or columns % BLOCK or name.endswith(KEPT):
-        return format
-    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-        return "q8_0"
-    whole = columns % FORMATS[quantization].block == 0
-    return quantization if whole else _SMALLER_BLOCKS[quantization]
 
 
 def quantize(rows: Floats, format: str) -> QuantMatrix:

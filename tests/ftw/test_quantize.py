@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.errors import InvalidCheckpoint
 from ftd.ftw import gguf_blocks
-from ftd.ftw.quantize import QUANTIZED, as_f32, check_name, quantize, target
+from ftd.ftw.quantize import as_f32, quantize
+from ftd.ftw.recipes import FORMATS_BY_NAME
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
 BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "mxfp4": 17}
@@ -60,7 +61,7 @@ def test_blocks_that_hurt(format: str, block: NDArray[np.float64]) -> None:
     assert planes(quantize(values, format)) == wanted
 
 
-@pytest.mark.parametrize("format", QUANTIZED)
+@pytest.mark.parametrize("format", FORMATS_BY_NAME)
 def test_a_large_matrix_is_the_sum_of_its_rows(format: str) -> None:
     random = np.random.default_rng(0)
     values = random.normal(size=(5, 1 << 18)).astype(np.float32)[:, : (1 << 18) - 512]
@@ -68,7 +69,7 @@ def test_a_large_matrix_is_the_sum_of_its_rows(format: str) -> None:
     assert planes(quantize(values, format)) == [b"".join(parts) for parts in zip(*rows, strict=True)]
 
 
-@pytest.mark.parametrize("format", QUANTIZED)
+@pytest.mark.parametrize("format", FORMATS_BY_NAME)
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 def test_what_no_scale_can_hold_is_refused(format: str, value: float) -> None:
     if format == "mxfp4" and value == 3e38:
@@ -82,33 +83,3 @@ def test_what_no_scale_can_hold_is_refused(format: str, value: float) -> None:
 def test_bf16_as_u16_becomes_f32_exactly() -> None:
     assert as_f32(np.array([[0x3F80, 0xC000]], np.uint16)).tolist() == [[1.0, -2.0]]
     assert as_f32(np.array([[1.5]], np.float16)).tolist() == [[1.5]]
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "quantization", "wanted"),
-    [
-        ("model.layers.0.self_attn.q_proj.weight", 64, "q4_0", "q4_0"),
-        ("model.layers.0.self_attn.q_proj.weight", 64, None, "bf16"),
-        ("model.layers.0.self_attn.q_proj.weight", 33, "q4_0", "bf16"),
-        ("model.layers.0.mlp.gate.weight", 64, "q4_0", "bf16"),
-        ("model.layers.0.mlp.gate_proj.weight", 64, "q4_0", "q4_0"),
-        ("model.embed_tokens.weight", 64, "q4_0", "q8_0"),
-        ("lm_head.weight", 64, "q4_0", "q8_0"),
-        ("gate", 64, "q4_0", "q4_0"),
-        ("gate", 512, "q4_k", "q4_k"),
-        ("gate", 2880, "q4_k", "q5_0"),
-        ("gate", 2880, "q5_k", "q5_1"),
-        ("gate", 2880, "q6_k", "q8_0"),
-        ("gate", 2880, "mxfp4", "mxfp4"),
-    ],
-)
-def test_what_is_quantised(name: str, columns: int, quantization: str | None, wanted: str) -> None:
-    assert target(name, "bf16", columns, quantization) == wanted
-
-
-def test_only_names_of_formats_are_taken() -> None:
-    check_name(None)
-    for name in QUANTIZED:
-        check_name(name)
-    with pytest.raises(Unsupported, match="quantisation is not supported: q3_k"):
-        check_name("q3_k")
