@@ -12,19 +12,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from ftd import log
-from ftd.engine import devices, expert_plan, loader, model_config, sizing
+from ftd.engine import card_experts, devices, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
-from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.grammar import Grammars
-from ftd.engine.graphs import Graph
 from ftd.engine.messages import (
     Embed,
     Failed,
@@ -101,10 +97,11 @@ class Engine:
         self.weights = loaded.weights
         # The thread that answers a card is one of the pool's; this one needs a core of its own
         self.threads = Pool(load.num_threads or self.device.num_threads())
+        make_graph, self._experts = card_experts.make(self.device, sizes, self.config, load, self.threads)
         self.model = Model(
             self.config,
             loaded.weights,
-            self._make_graph(sizes, load),
+            make_graph,
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -116,8 +113,8 @@ class Engine:
             make_pages=self.device.make_pages,
             num_state_slots=max(1, self.plan.num_state_slots),
         )
-        if self._expert_pool is not None:
-            self._split_experts(sizes.experts, load.experts)
+        if self._experts is not None:
+            self._experts.split()
         if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
         if self.device.name == "cuda":
@@ -152,34 +149,9 @@ class Engine:
     def close(self) -> None:
         """End the worker threads and unlock memory."""
         self._grammars.close()
-        if self._expert_pool is not None:
-            self._expert_pool.close()
+        if self._experts is not None:
+            self._experts.pool.close()
         self.threads.close()
-
-    def _make_graph(self, sizes: sizing.Sizes, load: Load) -> Callable[..., Graph]:
-        """Return what makes the graph, with a pool of experts where the card cannot hold them all."""
-        fetched = expert_plan.share(load.experts)
-        self._expert_pool: Any = None
-        if sizes.experts is None:
-            return self.device.make_graph
-        assert self.config.experts is not None and self.device.make_experts is not None
-        num_chosen = self.config.experts.num_chosen
-        self._expert_pool = self.device.make_experts(sizes.experts, sizes.num_slots, num_chosen)
-        if fetched != 1.0:
-            self._expert_pool.use_processor(self.threads, self.config.hidden_size, load.precision)
-        return partial(self.device.make_graph, experts=self._expert_pool)
-
-    def _split_experts(self, needs: ExpertNeeds | None, wanted: str) -> None:
-        """Say how many of m missing experts are fetched, measured unless ``wanted`` says it."""
-        assert needs is not None and self.config.experts is not None
-        fetched = expert_plan.share(wanted)
-        if fetched is not None:
-            quota = [round(fetched * misses) for misses in range(needs.num_experts + 1)]
-        else:
-            rates = self.device.measure_experts(self._expert_pool, self.config.experts.num_chosen)
-            quota = list(rates.quota(needs.num_experts))
-            logger.info(log.fields("experts measured", **rates.fields(), quota=quota[:9]))
-        self._expert_pool.set_quota(quota)
 
     def grown(self, load: Load) -> "Engine":
         """Return an engine with the window that ``load`` names over the same weights; this one has ended.
@@ -276,22 +248,12 @@ class Engine:
             prefill_ns=self._prefill_ns,
             decode_ns=self._decode_ns,
             expert_uses=sum(int(layer[:-1].sum()) for layer in uses),
-            **{"expert_reads": sum(int(layer[-1]) for layer in uses)} | self._expert_stats(),
+            **(
+                {"expert_reads": sum(int(layer[-1]) for layer in uses)}
+                if self._experts is None
+                else self._experts.stats()
+            ),
         )
-
-    def _expert_stats(self) -> dict[str, int]:
-        """Return what the pool of experts has counted; nothing if there is none."""
-        if self._expert_pool is None:
-            return {}
-        counted = self._expert_pool.counters()
-        return {
-            "expert_slots": self._expert_pool.config.num_slots,
-            "expert_reads": counted["uses"],
-            "expert_hits": counted["hits"],
-            "expert_fills": counted["fills"] + counted["warm_fills"],
-            "expert_transient_fills": counted["transient_fills"],
-            "experts_on_cpu": counted["on_cpu"],
-        }
 
     def step(self) -> None:
         """Compute one step of what is scheduled and send what came of it.
@@ -305,8 +267,8 @@ class Engine:
         if running.can_run_ahead:
             self._ahead = self._launch_ahead()
         choices = running.wait()
-        if self._expert_pool is not None:
-            self._expert_pool.check()
+        if self._experts is not None:
+            self._experts.pool.check()
         for request_id, failure in choices.failures.items():
             self._failures[request_id] = failure
             self._scheduler.abort(request_id)
@@ -413,10 +375,7 @@ class Engine:
         if self.device.name != "cuda":
             return 0
         size: int = self.weights.num_bytes + self.model.kv_pool.num_bytes + self.model.workspace_bytes
-        if self._expert_pool is None:
-            return size
-        moved: int = self._expert_pool.num_bytes - self._expert_pool.bank_bytes
-        return size + moved
+        return size if self._experts is None else size + self._experts.moved_bytes
 
     def _ready(self, precision: str) -> None:
         message = Ready(
