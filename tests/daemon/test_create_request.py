@@ -53,7 +53,7 @@ def test_a_base_model_wins_over_files() -> None:
         ({"model": "m", "from": "x", "messages": [{"role": "robot"}]}, InvalidRequest, "role must be"),
         ({"model": "m", "from": "x", "messages": ["hi"]}, InvalidRequest, "message needs a role"),
         ({"model": "m", "from": "x", "parameters": []}, InvalidRequest, "parameters must be an object"),
-        ({"model": "m", "from": "x", "quantize": "q3_K_M"}, Unsupported, "quantization type q4_K_M"),
+        ({"model": "m", "from": "x", "quantize": "q3_K_M"}, Unsupported, "quantization type q3_K_M"),
         ({"model": "m", "from": "x", "quantize": "q8_0"}, Unsupported, "keeps its quantization"),
         ({"model": "m", "from": "x", "adapters": {"a": DIGEST}}, Unsupported, "adapters are not supported"),
         ({"model": "m", "from": "x", "remote_host": "h"}, Unsupported, "remote models are not supported"),
