@@ -153,7 +153,7 @@ class Scheduler:
         sequence = entry.sequence
         if not entry.wants_logits or sequence.constraint is not None:
             return False
-        if sequence.num_tokens + 1 >= self.plan.context_tokens:
+        if sequence.num_tokens + 1 >= self._window(sequence):
             return False
         return sequence.max_tokens <= 0 or sequence.output_len + 1 < sequence.max_tokens
 
