@@ -84,9 +84,7 @@ class Graph(Protocol):
         """Rotate each head of ``x`` in place by its token's position, from channel ``first`` on."""
         ...
 
-    def head_linear(
-        self, out: Any, x: Any, num_heads: int, weight: QuantMatrix, which: HeadRows
-    ) -> None:
+    def head_linear(self, out: Any, x: Any, num_heads: int, weight: QuantMatrix, which: HeadRows) -> None:
         """out = each head of ``x`` times its own rows of ``weight``, and the head's tail."""
         ...
 
@@ -99,9 +97,22 @@ class Graph(Protocol):
         ...
 
     def latent_attention(
-        self, out: Any, q: Any, pages: NDArray[Any], num_heads: int, latent: int, scale: float
+        self,
+        out: Any,
+        q: Any,
+        pages: NDArray[Any],
+        num_heads: int,
+        latent: int,
+        scale: float,
+        selection: Any = None,
     ) -> None:
-        """Causal attention of each head over the latents of its sequence's pages."""
+        """Causal attention of each head over its sequence's latents, or over those that are selected."""
+        ...
+
+    def index_select(
+        self, q: Any, weights: Any, pages: NDArray[Any], count: int, selection: Any = None
+    ) -> Any:
+        """Select each token's ``count`` best keys; return the handle that goes to ``latent_attention``."""
         ...
 
     def kv_store(self, k: Any, v: Any, k_pages: NDArray[Any], v_pages: NDArray[Any]) -> None:

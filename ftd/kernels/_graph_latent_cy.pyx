@@ -107,15 +107,16 @@ cdef class LatentOps(EncoderOps):
     def _words(self) -> int:
         return -(-self._limits.max_pages_per_sequence * self._limits.page_size // WORD)
 
-    def index_select(self, q, weights, pages, count: int):
+    def index_select(self, q, weights, pages, count: int, selection=None):
         """Record the choice of each token's count best keys; return the handle for latent_attention."""
         self._expect_latents(pages)
         self._expect(weights, weights.width, "tokens")
         self._expect(q, weights.width * pages.shape[2], "tokens")
         expect_range("count", count, count, 1, 1 << 30)
-        selection = Selection(weights.width)
         words = self._words()
-        self._latent_scratch[selection] = aligned(8 * self._limits.max_tokens * words)
+        if selection is None:
+            selection = Selection(weights.width)
+            self._latent_scratch[selection] = aligned(8 * self._limits.max_tokens * words)
         cdef IndexSelectArgs* args = <IndexSelectArgs*>self._new(sizeof(IndexSelectArgs))
         fill_latent_pages(pages, <void**>&args.pages, &args.page_type)
         args.q = self._data(q)

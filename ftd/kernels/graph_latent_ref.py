@@ -114,21 +114,31 @@ class LatentOps(Recorder):
 
         self._record(run)
 
-    def index_select(self, q: Buffer, weights: Buffer, pages: NDArray[np.floating], count: int) -> Selection:
-        """Record the choice of each token's ``count`` best keys; return the handle for latent_attention."""
+    def index_select(
+        self,
+        q: Buffer,
+        weights: Buffer,
+        pages: NDArray[np.floating],
+        count: int,
+        selection: Selection | None = None,
+    ) -> Selection:
+        """Record the choice of each token's ``count`` best keys; return the handle for latent_attention.
+
+        selection: one that is not needed any more, whose memory is taken.
+        """
         self._expect_latents(pages)
         self._expect(weights, weights.width, "tokens")
         self._expect(q, weights.width * pages.shape[2], "tokens")
         expect_range("count", count, count, 1, 1 << 30)
-        selection = Selection(weights.width)
+        chosen = selection or Selection(weights.width)
 
         def run(step: Step) -> None:
             heads = self.view(q).reshape(-1, weights.width, pages.shape[2])
             places = step.page_table, step.q_start, step.kv_len, step.positions
-            self._selected[selection] = index_select(heads, self.view(weights), pages, *places, count)
+            self._selected[chosen] = index_select(heads, self.view(weights), pages, *places, count)
 
         self._record(run)
-        return selection
+        return chosen
 
     def _expect_latents(self, pages: Any) -> None:
         check_pages(pages, "C")
