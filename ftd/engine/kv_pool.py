@@ -18,7 +18,8 @@ ITEM_BYTES = {"fast": 2, "f32": 4}
 class KvPool:
     """Pages of every layer: ``k[layer]`` [P, G, C, page_size], ``v[layer]`` [P, G, page_size, C].
 
-    Recurrent layers have none: None. Latent attention keeps one row a token in ``k`` [P, page_size, C] alone.
+    Recurrent layers have none: None. Latent attention keeps one row a token in ``k`` [P, page_size, C] alone,
+    and the keys of an indexer in ``index`` where a layer has one.
 
     ``make_pages(shape, dtype)`` allocates zeros where the model computes.
     """
@@ -40,11 +41,17 @@ class KvPool:
         dtype = "float32" if precision == "f32" else "float16"
         self.k: list[Any] = []
         self.v: list[Any] = []
+        self.index: list[Any] = []
+        index = config.latent.index if config.latent else None
         try:
             for layer in range(config.num_layers):
                 has_pages = config.recurrent is None or not config.recurrent.layers[layer]
                 self.k.append(make_pages(k_shape, dtype) if has_pages else None)
                 self.v.append(make_pages(v_shape, dtype) if has_pages and config.latent is None else None)
+                if index is not None and index.layers[layer]:
+                    self.index.append(make_pages((*k_shape[:2], index.head_dim), dtype))
+                else:
+                    self.index.append(None)
         except MemoryError as exc:
             raise OutOfMemory(
                 f"the system refused {self.num_bytes} bytes for {num_pages} KV pages",

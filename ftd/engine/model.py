@@ -130,6 +130,12 @@ def workspace_needs(config: ModelConfig, max_sequences: int) -> tuple[int, int]:
     if config.experts is not None:
         experts = config.experts
         widths += experts.num_experts + experts.num_chosen * (config.hidden_size + 3 * experts.inner_size)
+    if config.latent is not None:
+        latent = config.latent
+        head = latent.query_size + latent.row_size + latent.kv_rank + latent.value_dim
+        widths += config.num_heads * head + 2 * latent.row_size + latent.q_rank
+        if latent.index is not None:  # a bit for each key, and queries
+            widths += config.max_context_tokens // 32 + latent.index.num_heads * (latent.index.head_dim + 1)
     if config.recurrent is not None:
         recurrent = config.recurrent
         widths += 2 * (recurrent.conv_size + recurrent.value_size + recurrent.value_heads)

@@ -30,6 +30,7 @@ MOE_ARCHITECTURES = frozenset(
     (
         "deepseek_v2",
         "deepseek_v3",
+        "deepseek_v32",
         "glm4_moe",
         "gpt_oss",
         "granitemoe",
@@ -41,8 +42,8 @@ MOE_ARCHITECTURES = frozenset(
         "qwen3_next",
     )
 )
-LATENT = frozenset(("deepseek_v2", "deepseek_v3"))
-SIGMOID = frozenset(("deepseek_v3", "glm4_moe"))
+LATENT = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32"))
+SIGMOID = frozenset(("deepseek_v3", "deepseek_v32", "glm4_moe"))
 RECURRENT = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
@@ -125,7 +126,8 @@ class ModelConfig:
     def kv_bytes_per_token(self, item_bytes: int) -> int:
         """Return the bytes that K and V of one token take over all layers, ``item_bytes`` a value."""
         if self.latent is not None:
-            return self.num_layers * self.latent.row_size * item_bytes
+            kept = self.num_layers * self.latent.row_size + self.latent.kept_values
+            return kept * item_bytes
         return 2 * self.num_kv_layers * self.num_kv_heads * self.head_dim * item_bytes
 
 
@@ -145,11 +147,11 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         )
     if hidden_size % num_heads and values.is_absent("head_dim"):
         raise InvalidFtw(f"hidden_size must be a multiple of num_attention_heads: {hidden_size}, {num_heads}")
-    latent = latent_config.make(values) if architecture in LATENT else None
+    num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
+    latent = latent_config.make(values, num_layers) if architecture in LATENT else None
     head_dim = latent.rope_dim if latent else values.size("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise InvalidFtw(f"head_dim must be even: {head_dim}")
-    num_layers = values.size("num_hidden_layers", limit=MAX_LAYERS)
     activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
     known = ("gelu", "silu") if architecture in ENCODERS else ACTIVATIONS
     if activation not in known:

@@ -68,6 +68,19 @@ LATENT: dict[str, Any] = {
 
 # Read by the importer alone: the engine knows them by another name
 IMPORTED_CASES: dict[str, dict[str, Any]] = {
+    "glm_moe_dsa": {
+        **LATENT,
+        "num_hidden_layers": 4,
+        "q_lora_rank": 48,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.6,
+        "index_n_heads": 16,
+        "index_head_dim": 16,
+        "index_topk": 20,
+        "indexer_types": ["full", "shared", "full", "full"],
+    },
     "glm4_moe_lite": {
         **LATENT,
         "q_lora_rank": 48,
@@ -149,6 +162,17 @@ MOE_CASES: dict[str, dict[str, Any]] = {
             "mscale_all_dim": 0.8,
             "original_max_position_embeddings": 64,
         },
+    },
+    "deepseek_v32": {
+        **LATENT,
+        "q_lora_rank": 48,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.6,
+        "index_n_heads": 16,
+        "index_head_dim": 16,
+        "index_topk": 20,
     },
     "deepseek_v2": {
         **LATENT,

@@ -25,6 +25,7 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "bert": bert.record,
     "deepseek_v2": deepseek.record,
     "deepseek_v3": deepseek.record,
+    "deepseek_v32": deepseek.record,
     "gemma3_text": gemma3.record,
     "glm4_moe": glm4_moe.record,
     "gpt_oss": gpt_oss.record,
@@ -45,7 +46,16 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
 
 # Their ops exist on the processor alone
 CPU_ONLY = frozenset(
-    ("bert", "deepseek_v2", "deepseek_v3", "nomic_bert", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+    (
+        "bert",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "nomic_bert",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_next",
+    )
 )
 
 
