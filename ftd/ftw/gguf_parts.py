@@ -244,6 +244,9 @@ def latent_sizes(number: dict[str, int]) -> dict[str, int]:
         "y": rank + rope,
         "z": heads * (nope + value),
         "o": heads * value,
+        "i": number.get("index_n_heads", 0) * number.get("index_head_dim", 0),
+        "j": number.get("index_head_dim", 0),
+        "k": number.get("index_n_heads", 0),
     }
 
 

@@ -18,7 +18,14 @@ from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
 FAMILY_BY_TYPE: dict[str, Family] = {
     family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
 }
-FAMILY_BY_TYPE["deepseek_v2"] = replace(FAMILY_BY_TYPE["deepseek_v3"], model_type="deepseek_v2")
+_V3 = FAMILY_BY_TYPE["deepseek_v3"]
+FAMILY_BY_TYPE["deepseek_v2"] = replace(_V3, model_type="deepseek_v2")
+FAMILY_BY_TYPE["deepseek_v32"] = replace(
+    _V3,
+    model_type="deepseek_v32",
+    layer=(*_V3.layer, *latent.INDEXER),
+    dense=(*_V3.dense, *latent.INDEXER),
+)
 _ALIASES = {
     "mistral": "llama",
     "granitemoeshared": "granitemoe",
@@ -110,6 +117,7 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
     if family.experts:
         hyper |= _routing(family, config)
     if family.model_type in latent.MODEL_TYPES:
+        hyper.pop("layer_types", None)  # all layers attend alike
         hyper |= latent.hf_settings(config.values, family.model_type)
     if family.recurrent:
         hyper |= recurrent.hf_settings(config.values)

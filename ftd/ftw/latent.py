@@ -1,5 +1,6 @@
-"""Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash): its tensors and settings.
+"""Multi-head latent attention (DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash and 5): its tensors and settings.
 
+    i  H_index * j   j  channels of the indexer   k  heads of the indexer
     l  size of a latent   r  rotated channels   n, u  channels of a head's key and value   o = H * u
     a  size of compressed queries   x = H * (n + r)   y = l + r   z = H * (n + u)   others as in gguf_parts
 
@@ -13,8 +14,10 @@ from ftd.errors import InvalidCheckpoint, InvalidGguf, Unsupported
 from ftd.ftw.format import Json
 from ftd.ftw.gguf_parts import MAX_LAYERS, TWO_NORMS, Part, Settings
 
-MODEL_TYPES = frozenset(("deepseek_v2", "deepseek_v3"))
-ALIASES = {"kimi_k2": "deepseek_v3", "glm4_moe_lite": "deepseek_v3"}
+MODEL_TYPES = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32"))
+ALIASES = {"kimi_k2": "deepseek_v3", "glm4_moe_lite": "deepseek_v3", "glm_moe_dsa": "deepseek_v32"}
+# Layers without experts at the start, where the config lists neither them nor their number
+_DENSE_LAYERS = {"glm4_moe_lite": 1, "deepseek_v32": 3, "glm_moe_dsa": 3}
 SOFTMAX, SIGMOID = 1, 2  # gguf's numbers of gating functions
 _KEY = "attention.kv_lora_rank"
 _MAX = 1 << 16
@@ -34,6 +37,15 @@ ATTENTION = (
     Part("attn_v_b.weight", "self_attn.v_b_proj.weight", "Hul", False),
     Part("attn_output.weight", "self_attn.o_proj.weight", "Do"),
     Part("attn_output.bias", "self_attn.o_proj.bias", "D", False),
+)
+
+# Of sparse attention; GGUF names are llama.cpp's, whose files ftd does not read yet
+INDEXER = (
+    Part("indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight", "ia", False),
+    Part("indexer.attn_k.weight", "self_attn.indexer.wk.weight", "jD", False),
+    Part("indexer.k_norm.weight", "self_attn.indexer.k_norm.weight", "j", False),
+    Part("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias", "j", False),
+    Part("indexer.proj.weight", "self_attn.indexer.weights_proj.weight", "kD", False),
 )
 
 
@@ -94,8 +106,28 @@ def hf_settings(config: dict[str, Any], model_type: str) -> dict[str, Json]:
         raise Unsupported(f"scoring_func is not supported: {config['scoring_func']!r:.50}")
     normalised = config.get("norm_topk_prob", True)
     found |= {"scoring_func": "sigmoid", "norm_topk_prob": normalised}
-    if config.get("model_type") == "glm4_moe_lite":
+    if config.get("model_type") in _DENSE_LAYERS:
         found["first_k_dense_replace"] = _dense_layers(config)
+    return found | (_index_settings(config) if model_type == "deepseek_v32" else {})
+
+
+def _index_settings(config: dict[str, Any]) -> dict[str, Json]:
+    """Return the sizes of the indexer of sparse attention, and which layers have one."""
+    found: dict[str, Json] = {}
+    for name in ("index_n_heads", "index_head_dim", "index_topk"):
+        found[name] = _size(config, name)
+    found["indexer_rope_interleave"] = config["model_type"] == "glm_moe_dsa"
+    kinds = config.get("indexer_types")
+    if kinds is not None:
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) > MAX_LAYERS
+            or set(map(str, kinds)) - {"full", "shared"}
+        ):
+            raise InvalidCheckpoint(f"indexer_types of config.json is no list of layers: {kinds!r:.50}")
+        found["indexer_types"] = kinds
+    elif any(config.get(name) not in (None, 1) for name in ("index_topk_freq", "index_topk_pattern")):
+        raise Unsupported("which layers share a selection is only read from indexer_types")
     return found
 
 
@@ -110,7 +142,10 @@ def _dense_layers(config: dict[str, Any]) -> int:
     """Return how many layers at the start have no experts, from a list of all layers."""
     kinds = config.get("mlp_layer_types")
     if kinds is None:
-        return 1
+        count = config.get("first_k_dense_replace", _DENSE_LAYERS[config["model_type"]])
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_LAYERS:
+            raise InvalidCheckpoint(f"first_k_dense_replace of config.json is no number: {count!r:.50}")
+        return count
     if not isinstance(kinds, list) or len(kinds) > MAX_LAYERS:
         raise InvalidCheckpoint(f"mlp_layer_types of config.json is no list of layers: {kinds!r:.50}")
     count = next((index for index, kind in enumerate(kinds) if kind != "dense"), len(kinds))

@@ -12,7 +12,20 @@ from ftd.ftw.sink import DirectorySink
 from tests.engine import tiny
 from tests.engine.test_model import PROMPT, assert_close, build, graph_class, run
 
-CASES = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+CASES = (
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "gpt_oss",
+    "granitemoe",
+    "mixtral",
+    "olmoe",
+    "qwen2_moe",
+    "qwen3_moe",
+)
 IDS = {"vocab_size": 288, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 

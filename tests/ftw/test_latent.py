@@ -35,6 +35,9 @@ def test_sizes_of_v3() -> None:
         "y": 576,
         "z": 32768,
         "o": 16384,
+        "i": 0,
+        "j": 0,
+        "k": 0,
     }
     assert latent_sizes({"num_attention_heads": 128}) == {}
 
