@@ -223,3 +223,13 @@ def test_the_heap_of_leaves_stays_bounded() -> None:
         cache.match(array("i", range(8)))
     assert len(cache._leaves) <= 66
     cache.check()
+
+
+def test_it_is_told_which_pages_left() -> None:
+    pool, left = PagePool(8), []
+    cache = PrefixCache(pool, 4, left.append)
+    pages = fill(pool, cache, range(16))
+    assert cache.evict(3) == 3
+    assert left == pages[:0:-1]
+    cache.clear()
+    assert left == pages[::-1]
