@@ -1,0 +1,111 @@
+"""gated_delta's Triton kernel against the reference: steps of several sequences, odd shapes, padding."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ftd.kernels import gated_delta_ref
+from ftd.kernels.gated_delta_triton import gated_delta
+
+
+class Case:
+    """Random inputs of a step whose sequences have ``lengths``; the first one is new."""
+
+    def __init__(
+        self, rng: np.random.Generator, shape: tuple[int, int, int, int], lengths: tuple[int, ...]
+    ) -> None:
+        self.key_heads, value_heads, key, value = shape
+        count = sum(lengths)
+        width = 2 * self.key_heads * key + value_heads * value
+        self.qkv = rng.standard_normal((count, width), np.float32)
+        self.a, self.b = (rng.standard_normal((count, value_heads), np.float32) * 3 for _ in range(2))
+        self.decay = -np.exp(rng.uniform(-3, 1.5, value_heads)).astype(np.float32)
+        self.bias = rng.standard_normal(value_heads, np.float32)
+        self.state = rng.standard_normal((5, value_heads, key, value), np.float32)
+        self.starts = np.cumsum([0, *lengths]).astype(np.int32)
+        self.positions = np.concatenate([np.arange(n) + (i > 0) * 7 for i, n in enumerate(lengths)]).astype(
+            np.int32
+        )
+        self.slots = np.array([3, 0, 4][: len(lengths)], np.int32)
+
+    def run(self, device: str, tiled: bool = False, **options: Any) -> tuple[Any, Any]:
+        """Return results and the state after the step."""
+        arrays = (self.qkv, self.a, self.b, self.decay, self.bias, self.state)
+        tensors = [torch.from_numpy(each.copy()).to(device) for each in arrays]
+        places = [torch.from_numpy(each).to(device) for each in (self.starts, self.positions, self.slots)]
+        out = gated_delta(*tensors, self.key_heads, *places, tiled, **options)
+        return out.float().cpu().numpy(), tensors[5].cpu().numpy()
+
+    def expected(self, tiled: bool = False) -> Any:
+        """Return the reference's results; it writes to the case's state."""
+        arrays = (self.qkv, self.a, self.b, self.decay, self.bias, self.state)
+        return gated_delta_ref.gated_delta(
+            *arrays, self.key_heads, self.starts, self.positions, self.slots, tiled
+        )
+
+
+def close(actual: Any, wanted: Any) -> None:
+    """Compare relative to the largest value."""
+    assert np.abs(actual - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "tiled"),
+    [
+        ((2, 4, 24, 40), (1, 1, 1), False),
+        ((2, 4, 24, 40), (5, 0, 3), True),
+        ((1, 3, 7, 13), (12,), False),
+        ((1, 1, 1, 1), (4, 1), False),
+        ((1, 2, 128, 16), (9,), True),
+    ],
+)
+def test_equals_the_reference(
+    device: str,
+    rng: np.random.Generator,
+    shape: tuple[int, int, int, int],
+    lengths: tuple[int, ...],
+    tiled: bool,
+) -> None:
+    case = Case(rng, shape, lengths)
+    out, kept = case.run(device, tiled)
+    close(out, case.expected(tiled))
+    close(kept, case.state)
+
+
+def test_padding_is_inert(device: str, rng: np.random.Generator) -> None:
+    case = Case(rng, (1, 2, 8, 8), (1, 2, 1))
+    kv_len = torch.tensor([1, 0, 8], dtype=torch.int32, device=device)
+    target = torch.full((4, 16), 77.0, device=device)
+    out, kept = case.run(device, kv_len=kv_len, out=target)
+    before = case.state.copy()
+    wanted = case.expected()
+    wanted[1:3], case.state[0] = 77, before[0]
+    close(out, wanted)
+    close(kept, case.state)
+
+
+def test_one_step_or_several_give_the_same(device: str, rng: np.random.Generator) -> None:
+    case = Case(rng, (1, 2, 16, 24), (7,))
+    out, kept = case.run(device)
+    whole = case.qkv, case.a, case.b
+    parts = []
+    for first, last in ((0, 3), (3, 4), (4, 7)):
+        case.qkv, case.a, case.b = (each[first:last] for each in whole)
+        case.starts = np.array([0, last - first], np.int32)
+        case.positions = np.arange(first, last, dtype=np.int32)
+        part, case.state = case.run(device)
+        parts.append(part)
+    np.testing.assert_array_equal(np.concatenate(parts), out)
+    np.testing.assert_array_equal(case.state, kept)
+
+
+def test_refuses_what_does_not_fit(device: str, rng: np.random.Generator) -> None:
+    case = Case(rng, (2, 4, 8, 8), (2,))
+    case.key_heads = 3
+    with pytest.raises(ValueError, match="multiple of key heads, got 4 and 3"):
+        case.run(device)
+    case.key_heads, case.a = 2, case.a[:, :3]
+    with pytest.raises(ValueError, match=r"a must be float32 or bfloat16 \[2, 4\]"):
+        case.run(device)
