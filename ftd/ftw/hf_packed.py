@@ -11,13 +11,14 @@ the activations (input_scale …) is left out: ftd computes with better ones.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidCheckpoint, Unsupported
+from ftd.ftw.fused_rows import Run
 from ftd.ftw.quantize import as_f32
 from ftd.ftw.safetensors import StoredTensor
 from ftd.kernels.quant import QuantMatrix
@@ -136,6 +137,25 @@ def _fp4(tensors: Tensors, codes: StoredTensor, name: str, shape: tuple[int, int
         raise InvalidCheckpoint(f"tensor {scale.name} is no scale: {value[0]}")
     factor = (np.float32(1) / value if divides else value).reshape(1, 1)
     return Packed(name, format, shape, (codes, scales, scale), (*planes, lambda: iter([factor])))
+
+
+def take(packed: Packed, runs: Iterable[Run]) -> Packed:
+    """Return the matrix that ``runs`` of rows of a fused one are; Unsupported if they cut a block of fp8."""
+    runs = tuple(runs)
+
+    def gather(slabs: Slabs, unit: int) -> Slabs:
+        index = np.concatenate([np.arange(first // unit, (first + count) // unit) for first, count in runs])
+        return lambda: iter([np.concatenate(list(slabs()))[index]])
+
+    units = (1, FP8_BLOCK if packed.format == "fp8_b128" else 1)
+    if any(row % units[1] for run in runs for row in run):
+        raise Unsupported(
+            f"tensor {packed.sources[0].name} holds matrices that share blocks of {FP8_BLOCK} rows",
+            "use the unquantised model",
+        )
+    parts = tuple(gather(slabs, unit) for slabs, unit in zip(packed.slabs, units, strict=False))
+    rows = sum(count for _, count in runs)
+    return replace(packed, shape=(rows, packed.shape[1]), slabs=(*parts, *packed.slabs[len(units) :]))
 
 
 def paired(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ from ftd.ftw.freetoken import FreeTokenCheckpoint
 from ftd.ftw.fused_rows import rows_of
 from ftd.ftw.gguf_parts import Family, Part, expert_layers, sizes
 from ftd.ftw.hf_config import family_of, hyperparameters
-from ftd.ftw.hf_packed import IGNORED, Packed
+from ftd.ftw.hf_packed import IGNORED, Packed, take
 from ftd.ftw.hf_packed import find as find_packed
 from ftd.ftw.hf_pooling import Pooling, pooling_of
 from ftd.ftw.hf_tensors import Dense, check
@@ -208,12 +208,17 @@ def _ignored(checkpoint: Checkpoint, hyper: dict[str, Json]) -> re.Pattern[str]:
 def _packed(
     tensors: Mapping[str, StoredTensor], name: str, part: Part, size: dict[str, int]
 ) -> Packed | None:
-    """Return the matrix called ``name`` if the checkpoint keeps it quantised and by itself."""
+    """Return the matrix called ``name`` if the checkpoint keeps it quantised, by itself or fused by heads."""
     if len(part.shape) != 2:
         return None
     stem, shape = name.removesuffix(part.name), (size[part.shape[0]], size[part.shape[1]])
     for spelling, half in ((part.name, part.fused or 0), *_SPELLINGS.get(part.name, ())):
-        if half == 0 and (found := find_packed(tensors, stem + spelling, shape)) is not None:
+        if isinstance(half, str):
+            rows = rows_of(half, size)
+            fused = find_packed(tensors, stem + spelling, (rows.stored, shape[1]))
+            if fused is not None:
+                return replace(take(fused, rows.runs), name=name)
+        elif half == 0 and (found := find_packed(tensors, stem + spelling, shape)) is not None:
             return replace(found, name=name)
     return None
 

@@ -45,7 +45,9 @@ def oracle_of(case: str, seed: int = 1, **changes: Any) -> tuple[dict[str, Any],
     import transformers
 
     values = CASES[case] | changes
-    theirs = {key: value for key, value in values.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    theirs = {
+        key: value for key, value in values.items() if key not in ("rope_theta", "partial_rotary_factor")
+    }
     theirs["rope_parameters"] = {
         "rope_type": "default",
         "rope_theta": values["rope_theta"],
@@ -97,7 +99,9 @@ def ours(name: str, tensor: NDArray[np.float32], values: dict[str, Any]) -> dict
         return {name: flat(pairs[:, 0]), gate: flat(pairs[:, 1])}
     if name.endswith("in_proj_qkvz.weight"):
         key, value = values["linear_key_head_dim"], ratio * values["linear_value_head_dim"]
-        parts = np.split(tensor.reshape(heads, 2 * (key + value), -1), [key, 2 * key, 2 * key + value], axis=1)
+        parts = np.split(
+            tensor.reshape(heads, 2 * (key + value), -1), [key, 2 * key, 2 * key + value], axis=1
+        )
         q, k, v, z = (flat(part) for part in parts)
         return {name.replace("qkvz", "qkv"): np.concatenate([q, k, v]), name.replace("qkvz", "z"): z}
     if name.endswith("in_proj_ba.weight"):

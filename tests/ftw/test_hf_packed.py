@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ftd.errors import FtdError, InvalidCheckpoint, Unsupported
 from ftd.ftw import reader
 from ftd.ftw.checkpoint import Checkpoint
-from ftd.ftw.hf_packed import check_config, find
+from ftd.ftw.fused_rows import rows_of
+from ftd.ftw.hf_packed import check_config, find, take
 from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.quantize import as_f32
 from ftd.ftw.sink import DirectorySink
@@ -107,6 +108,32 @@ def test_values_are_those_of_the_scheme(scheme: str, tmp_path: Path) -> None:
         assert matrix is not None and matrix.format == format
         exact = scheme != "compressed-nvfp4"  # 1 / 384 is rounded there
         np.testing.assert_allclose(dequantize(matrix), wanted, rtol=0 if exact else 3e-7, atol=0)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_matrices_fused_by_heads_keep_their_codes_and_scales(scheme: str, tmp_path: Path) -> None:
+    make, format, _ = SCHEMES[scheme]
+    arrays, values = make(np.random.default_rng(4), 3 * 2 * 128, 96)
+    files = checkpoint_bytes.save(tmp_path, {}, {f"x.{name}": array for name, array in arrays.items()})
+    size = {"H": 3, "C": 128, "G": 1, "L": 1, "N": 1, "B": 1}
+    with Checkpoint(files) as checkpoint:
+        fused = find(checkpoint.tensors, "x.weight", values.shape)
+        assert fused is not None
+        for half, kind in enumerate(("query", "gate")):
+            matrix = take(fused, rows_of(kind, size).runs).matrix()
+            assert (matrix.format, matrix.shape) == (format, (3 * 128, 96))
+            expected = values.reshape(3, 2, 128, 96)[:, half].reshape(-1, 96)
+            np.testing.assert_allclose(dequantize(matrix), expected, rtol=1e-6)
+
+
+def test_fused_matrices_that_share_a_block_are_refused(tmp_path: Path) -> None:
+    arrays, values = fp8(np.random.default_rng(4), 256, 128)
+    files = checkpoint_bytes.save(tmp_path, {}, {f"x.{name}": array for name, array in arrays.items()})
+    with Checkpoint(files) as checkpoint:
+        fused = find(checkpoint.tensors, "x.weight", values.shape)
+        assert fused is not None
+        with pytest.raises(Unsupported, match=r"x\.weight holds matrices that share blocks of 128 rows"):
+            take(fused, [(0, 64), (128, 64)])
 
 
 def test_floats_are_not_packed(tmp_path: Path) -> None:
