@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3 served: greedy text, batches, cached prefixes; against transformers and against itself.
+"""DeepSeek V2, V3 and V3.2 served: greedy text, batches, cached prefixes; against transformers and itself.
 
 Logits of prompts, chunks and mixed batches are compared in tests/engine/test_model.py.
 """
@@ -15,9 +15,9 @@ from tests.engine.serving import Serving, write_ftw
 LENGTHS = (1, 31, 32, 33, 64, 257)
 
 
-@pytest.fixture(scope="module", params=["deepseek_v2", "deepseek_v3"])
+@pytest.fixture(scope="module", params=["deepseek_v2", "deepseek_v3", "deepseek_v32"])
 def oracle(request: pytest.FixtureRequest) -> tiny.Tiny:
-    """Both generations, with room for the longest prompt."""
+    """All generations, with room for the longest prompt; the last one sees 20 keys of them."""
     return tiny.make(request.param, max_position_embeddings=512)
 
 
@@ -83,7 +83,13 @@ def test_a_cached_prefix_gives_the_cold_text(serving: Serving) -> None:
 
 
 def test_a_token_takes_one_compressed_row_of_memory(serving: Serving) -> None:
-    """3 layers of 32 + 8 values of 4 bytes; keys and values of 4 heads would take 5 times as much."""
-    assert serving.engine.config.kv_bytes_per_token(4) == 3 * 40 * 4
-    pool = serving.engine.model.kv_pool
+    """3 layers of 32 + 8 values of 4 bytes; keys and values of 4 heads would take 5 times as much.
+
+    An indexer keeps 16 more a layer.
+    """
+    config, pool = serving.engine.config, serving.engine.model.kv_pool
+    assert config.latent is not None
+    index = 16 if config.latent.index else 0
+    assert config.kv_bytes_per_token(4) == 3 * (40 + index) * 4
     assert all(pages.shape[1:] == (32, 40) for pages in pool.k) and pool.v == [None] * 3
+    assert all(pages is None or pages.shape[1:] == (32, 16) for pages in pool.index)
