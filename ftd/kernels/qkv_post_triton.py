@@ -18,12 +18,13 @@ from ftd.kernels.rms_norm_triton import FLOATS
 from ftd.kernels.rope_triton import cosine_sine
 from ftd.kernels.shapes import expect
 
-# Few tokens: one program a head, to have as many as there are. Many: a page of tokens and several heads a
-# program, which share sines and cosines.
+# Few tokens: one program a head, to have as many as there are. Many: some tokens and heads a program, which
+# share sines and cosines; so few that registers leave room for 14 programs on a multiprocessor, since loads in
+# flight count.
 FEW_TOKENS = 16
-MANY_TOKENS_TILE = 32
-MANY_TOKENS_HEADS = 2
-MANY_TOKENS_WARPS = 4
+MANY_TOKENS_TILE = 8
+MANY_TOKENS_HEADS = 4
+MANY_TOKENS_WARPS = 2
 
 
 @triton.jit

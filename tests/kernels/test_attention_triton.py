@@ -146,14 +146,14 @@ def test_decode_equals_the_reference(
 def test_decode_of_bf16_columns_with_one_workspace_for_lengths_that_change(
     rng: np.random.Generator, assert_close: AssertClose, device: str
 ) -> None:
-    case = Case(4, 2, 64, ((1, 500), (1, 300)))
+    case = Case(4, 1, 64, ((1, 500), (1, 300)))
     host = arrays(case, rng)
     a = on(device, host)
     wide = torch.zeros((2, 600), dtype=torch.bfloat16, device=device)
     q, out = wide[:, 8:264], torch.zeros((2, 400), device=device)
     q.copy_(a["q"].flatten(1))
     host["q"] = q.float().cpu().numpy().reshape(host["q"].shape)
-    workspace = decode_workspace(4, 4, 2, 64, 1024, device)
+    workspace = decode_workspace(4, 4, 1, 64, 1024, device)
     for lengths in ([500, 300], [1, 300], [257, 2]):
         host |= {"kv_len": np.array(lengths, np.int32), "positions": np.array(lengths, np.int32) - 1}
         a["kv_len"] = torch.tensor(lengths, dtype=torch.int32, device=device)
@@ -170,9 +170,10 @@ def test_decode_of_bf16_columns_with_one_workspace_for_lengths_that_change(
 def test_num_splits_is_a_power_of_two_within_bounds() -> None:
     for sequences in (1, 2, 3, 16):
         for max_keys in (1, 128, 129, 5000, 131072):
-            splits = num_splits(sequences, 8, max_keys)
+            splits = num_splits(sequences, 8, 4, max_keys)
             assert 1 <= splits <= MAX_SPLITS and splits & (splits - 1) == 0
-    assert num_splits(1, 8, 100) == 1
+    assert num_splits(1, 8, 4, 100) == 1
+    assert num_splits(1, 8, 16, 1 << 20) == 16
 
 
 @pytest.mark.parametrize("case", PREFILL.values(), ids=PREFILL)

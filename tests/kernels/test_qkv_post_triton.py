@@ -33,10 +33,10 @@ CASES = [
     Case(2, 4, 1, 80, 40, norm=False),
     Case(9, 2, 1, 128, 32),
     Case(17, 6, 2, 96, 48),
-    Case(70, 3, 1, 64, 20, norm=False),
-    Case(33, 2, 1, 64, 0),
+    Case(70, 1, 1, 64, 20, norm=False),
+    Case(17, 2, 1, 64, 0),
     Case(4, 4, 2, 64, 32, dtype=torch.bfloat16),
-    Case(40, 4, 2, 64, 32, dtype=torch.bfloat16),
+    Case(40, 2, 1, 64, 32, dtype=torch.bfloat16),
 ]
 
 
