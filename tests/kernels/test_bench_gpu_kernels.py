@@ -1,0 +1,43 @@
+"""scripts/bench-gpu-kernels makes cases that run, and leaves launch parameters as they were."""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "bench-gpu-kernels"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, on the processor, over memory that is soon filled."""
+    loader = importlib.machinery.SourceFileLoader("bench_gpu_kernels", str(SCRIPT))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, loader.name, module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    monkeypatch.setattr(module, "COLD_BYTES", 1 << 20)
+    return module
+
+
+@pytest.mark.parametrize("op", ["decode", "inputs", "norm", "sample"])
+def test_the_first_case_of_an_op_runs(bench: ModuleType, op: str) -> None:
+    case = next(bench.OPS[op]())
+    case.launches[0]()
+    assert case.work > 0 and case.unit in ("GB/s", "TFLOP/s")
+
+
+def test_variants_are_undone(bench: ModuleType) -> None:
+    modules = (bench.decode_module, bench.prefill_module, bench.qkv_module)
+    before = [dict(vars(module)) | {"TILES": dict(vars(module).get("TILES", {}))} for module in modules]
+    names = [name for _, name in bench.settings(list(bench.VARIANTS), True)]
+    assert len(names) == len(bench.VARIANTS) + len(set(names) - {""})
+    assert [
+        dict(vars(module)) | {"TILES": dict(vars(module).get("TILES", {}))} for module in modules
+    ] == before
