@@ -19,8 +19,8 @@ from ftd.kernels.rope_triton import cosine_sine
 from ftd.kernels.shapes import expect
 
 # Few tokens: one program a head, to have as many as there are. Many: some tokens and heads a program, which
-# share sines and cosines; registers leave room for 14 such programs on a multiprocessor, and it is the loads in
-# flight that count.
+# share sines and cosines. Registers leave room for 14 such programs on a multiprocessor: what counts is how
+# many loads are in flight.
 FEW_TOKENS = 16
 MANY_TOKENS_TILE = 8
 MANY_TOKENS_HEADS = 4
