@@ -228,9 +228,23 @@ def half_codes(
 
 
 @triton.jit
+def super_scales(plane, stride, rows, first, K, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr):
+    """Return the numbers that blocks of 256 values have, for each block of 32, [BN, BK/32] f32."""
+    if BK % 256 == 0:
+        item = first // 256 + tl.arange(0, BK // 256)
+        numbers = load_items(plane, stride, rows, item, item < K // 256, EVEN)
+        numbers = spread(numbers.to(tl.float32), BN, BK // 256, 8)
+    else:
+        item = (first // 32 + tl.arange(0, BK // 32)) // 8
+        numbers = load_items(plane, stride, rows, item, item < K // 256, EVEN).to(tl.float32)
+    return numbers
+
+
+@triton.jit
 def half_scales(
     planes, strides, rows, first, K,
-    FORMAT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, DTYPE: tl.constexpr,
+    FORMAT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr,
+    DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Return the factors of both nibbles' values and the summand (or some factor), [BN, BK/32] f32 each."""
     block = first // 32 + tl.arange(0, BK // 32)
@@ -252,19 +266,19 @@ def half_scales(
         low, high = float8(low) * factor, float8(high) * factor
         least = low
     elif FORMAT == "q6_k":
-        d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
+        d = super_scales(planes[3], strides[3], rows, first, K, BN, BK, EVEN)
         both = load_pairs(planes[2], strides[2], rows, block, inside, EVEN)
         low, high = both.to(tl.int8).to(tl.float32) * d, (both >> 16).to(tl.int8).to(tl.float32) * d
         least = low
     elif FORMAT == "q4_k" or FORMAT == "q5_k":
         S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
-        d = load_items(planes[S + 2], strides[S + 2], rows, block // 8, inside, EVEN).to(tl.float32)
+        d = super_scales(planes[S + 2], strides[S + 2], rows, first, K, BN, BK, EVEN)
         low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
-        d = load_items(planes[S + 3], strides[S + 3], rows, block // 8, inside, EVEN).to(tl.float32)
+        d = super_scales(planes[S + 3], strides[S + 3], rows, first, K, BN, BK, EVEN)
         least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
         high = low
     else:
-        D: tl.constexpr = 1 if FORMAT == "q4_0" or FORMAT == "q4_1" else 2
+        D: tl.constexpr = 2 if FORMAT == "q5_0" or FORMAT == "q5_1" else 1
         low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
         high, least = low, low
         if FORMAT == "q4_1" or FORMAT == "q5_1":
@@ -281,7 +295,9 @@ def half_tiles(
     """Return the values [BN, BK/2] of the low and of the high nibbles of the tile that begins at first."""
     BLOCKS: tl.constexpr = BK // 32
     low, high = half_codes(planes, strides, rows, first, K, FORMAT, BN, BK, EVEN)
-    low_scale, high_scale, least = half_scales(planes, strides, rows, first, K, FORMAT, BK, EVEN, TAIL, DTYPE)
+    low_scale, high_scale, least = half_scales(
+        planes, strides, rows, first, K, FORMAT, BN, BK, EVEN, TAIL, DTYPE
+    )
     if FORMAT == "mxfp4" or FORMAT == "nvfp4":
         low = small_floats(low, low_scale, 0, BN, BLOCKS, DTYPE)
         high = small_floats(high, high_scale, 4, BN, BLOCKS, DTYPE)

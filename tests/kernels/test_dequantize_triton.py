@@ -39,8 +39,8 @@ def test_these_formats_are_exact(name: str, codes: int, rng: np.random.Generator
 
 
 def test_every_exponent_and_every_code_of_mxfp4(rng: np.random.Generator, device: str) -> None:
-    weight = random_matrix("mxfp4", 1, 256 * 32, rng)
-    weight.planes[1][0] = np.arange(256)
+    weight = random_matrix("mxfp4", 2, 128 * 32, rng)
+    weight.planes[1][:] = np.arange(256, dtype=np.uint8).reshape(2, 128)
     with np.errstate(over="ignore"):
         actual = dequantize(DeviceMatrix.upload([weight], device)).cpu().numpy()
     np.testing.assert_array_equal(actual, reference(weight))

@@ -35,7 +35,7 @@ def assert_close(actual: torch.Tensor, wanted: NDArray[np.float32], precision: s
 
 @pytest.mark.parametrize("precision", ["fast", "f32"])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize("tokens", [1, 5, 18])
+@pytest.mark.parametrize("tokens", [1, 5, 65])
 def test_equals_the_references(
     tokens: int, activation: Any, precision: str, rng: np.random.Generator, device: str
 ) -> None:
@@ -46,13 +46,15 @@ def test_equals_the_references(
     assert_close(actual, expected(x, weight, activation), precision)
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8_b128"])
-def test_norm_and_columns_of_wider_buffers(name: str, rng: np.random.Generator, device: str) -> None:
+@pytest.mark.parametrize(("name", "tokens"), [("bf16", 3), ("fp8_b128", 3), ("q4_1", 1)])
+def test_norm_and_columns_of_wider_buffers(
+    name: str, tokens: int, rng: np.random.Generator, device: str
+) -> None:
     # 150 rows of gate: rows of up begin inside of a block of fp8_b128's scales.
-    weight = random_matrix(name, 2 * 150, 200, rng)
-    x = rng.standard_normal((3, 200), np.float32)
-    norm_weight = rng.standard_normal(200).astype(np.float32)
-    wide = torch.full((3, 200), 7.0, device=device)
+    weight = random_matrix(name, 2 * 150, 192, rng)
+    x = rng.standard_normal((tokens, 192), np.float32)
+    norm_weight = rng.standard_normal(192).astype(np.float32)
+    wide = torch.full((tokens, 200), 7.0, device=device)
     gated_matmul(
         torch.from_numpy(x).to(device),
         DeviceMatrix.upload([weight], device),
