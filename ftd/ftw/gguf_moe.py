@@ -125,6 +125,11 @@ def _glm4_moe(settings: Settings) -> dict[str, Json]:
     return hyper
 
 
+def _deepseek32(settings: Settings) -> dict[str, Json]:
+    """Return the settings of DeepSeek V3.2: those of V3, and its indexer's."""
+    return _deepseek2(settings) | latent.gguf_index_settings(settings)
+
+
 def _deepseek2(settings: Settings) -> dict[str, Json]:
     """Return the settings of DeepSeek V2 and V3, which differ in how experts are scored."""
     hyper = _grouped(False)(settings) | latent.gguf_settings(settings)
@@ -178,6 +183,14 @@ MOE_FAMILIES: dict[str, Family] = {
         _deepseek2,
         _EXPERTS,
         (*latent.ATTENTION, *MLP_BESIDE_EXPERTS),
+    ),
+    "deepseek32": Family(
+        "deepseek_v32",
+        OUTER,
+        (*latent.ATTENTION, *latent.INDEXER, _ROUTER, _CORRECTION, *_shared(False)),
+        _deepseek32,
+        _EXPERTS,
+        (*latent.ATTENTION, *latent.INDEXER, *MLP_BESIDE_EXPERTS),
     ),
     "llama": Family(
         "mixtral",

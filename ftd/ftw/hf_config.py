@@ -18,14 +18,7 @@ from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
 FAMILY_BY_TYPE: dict[str, Family] = {
     family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
 }
-_V3 = FAMILY_BY_TYPE["deepseek_v3"]
-FAMILY_BY_TYPE["deepseek_v2"] = replace(_V3, model_type="deepseek_v2")
-FAMILY_BY_TYPE["deepseek_v32"] = replace(
-    _V3,
-    model_type="deepseek_v32",
-    layer=(*_V3.layer, *latent.INDEXER),
-    dense=(*_V3.dense, *latent.INDEXER),
-)
+FAMILY_BY_TYPE["deepseek_v2"] = replace(FAMILY_BY_TYPE["deepseek_v3"], model_type="deepseek_v2")
 _ALIASES = {
     "mistral": "llama",
     "granitemoeshared": "granitemoe",

@@ -39,7 +39,7 @@ ATTENTION = (
     Part("attn_output.bias", "self_attn.o_proj.bias", "D", False),
 )
 
-# Of sparse attention; GGUF names are llama.cpp's, whose files ftd does not read yet
+# Of sparse attention; layers of GLM 5 may take the selection of another
 INDEXER = (
     Part("indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight", "ia", False),
     Part("indexer.attn_k.weight", "self_attn.indexer.wk.weight", "jD", False),
@@ -75,6 +75,15 @@ def gguf_settings(settings: Settings) -> dict[str, Json]:
     if settings.has_tensor("blk.0.attn_q_a.weight"):
         sizes["q_lora_rank"] = settings.integer("attention.q_lora_rank")
     return sizes
+
+
+def gguf_index_settings(settings: Settings) -> dict[str, Json]:
+    """Return the sizes of the indexer of sparse attention, which all layers have."""
+    return {
+        "index_n_heads": settings.integer("attention.indexer.head_count", high=_MAX),
+        "index_head_dim": settings.integer("attention.indexer.key_length", high=_MAX),
+        "index_topk": settings.integer("attention.indexer.top_k"),
+    }
 
 
 def gguf_scoring(settings: Settings) -> str:

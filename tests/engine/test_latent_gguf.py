@@ -26,6 +26,10 @@ NAMES = {
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.o_proj": "attn_output",
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -70,7 +74,7 @@ def sizes_of(config: Any, split: bool) -> dict[str, Any]:
     """Return the metadata of a model as llama.cpp's converter writes it, without the architecture's name."""
     query = config.qk_nope_head_dim + config.qk_rope_head_dim
     row = config.kv_lora_rank + config.qk_rope_head_dim
-    is_v3 = config.model_type == "deepseek_v3"
+    is_v3 = config.model_type != "deepseek_v2"
     found: dict[str, Any] = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -97,6 +101,12 @@ def sizes_of(config: Any, split: bool) -> dict[str, Any]:
     }
     if split:
         found |= {"attention.key_length_mla": query, "attention.value_length_mla": config.v_head_dim}
+    if config.model_type == "deepseek_v32":
+        found |= {
+            "attention.indexer.head_count": config.index_n_heads,
+            "attention.indexer.key_length": config.index_head_dim,
+            "attention.indexer.top_k": config.index_topk,
+        }
     if config.q_lora_rank:
         found["attention.q_lora_rank"] = config.q_lora_rank
     if config.rope_parameters["rope_type"] == "yarn":
@@ -114,7 +124,8 @@ def sizes_of(config: Any, split: bool) -> dict[str, Any]:
 def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
     """Write ``model``, with ``changes`` to its metadata."""
     settings = sizes_of(model.oracle.config, split) | changes
-    peer.write_gguf(model, "deepseek2", path, settings, tensors_of(model.oracle, split))
+    architecture = "deepseek32" if model.oracle.config.model_type == "deepseek_v32" else "deepseek2"
+    peer.write_gguf(model, architecture, path, settings, tensors_of(model.oracle, split))
 
 
 def read(path: Path, folder: Path) -> tiny.Tiny:
@@ -129,7 +140,7 @@ def read(path: Path, folder: Path) -> tiny.Tiny:
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v2-greedy", "deepseek_v3"])
+@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v2-greedy", "deepseek_v3", "deepseek_v32"])
 def test_logits_are_those_of_transformers(case: str, split: bool, tmp_path: Path) -> None:
     oracle = tiny.make(case, rope_scaling=GGUF_YARN) if case == "deepseek_v3" else tiny.make(case)
     write(oracle, tmp_path / "model.gguf", split)
