@@ -27,7 +27,8 @@ EMBEDDINGS = "model.embed"
 class Part:
     """One tensor of a family: GGUF name, Hugging Face name, shape in the letters above, and what it needs.
 
-    fused: which part of the tensor's rows it is, as in ``fused_rows``.
+    fused: which part of the tensor's rows it is, as in ``fused_rows``. older: the GGUF name and part of older
+    files.
     """
 
     gguf: str
@@ -36,6 +37,7 @@ class Part:
     required: bool = True
     interleaved: bool = False
     fused: str = ""
+    older: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,15 @@ class Settings:
         if not isinstance(items, list) or not all(isinstance(item, bool) for item in items):
             raise InvalidGguf(f"{self.architecture}.{key} is not an array of bools")
         return [bool(item) for item in items]
+
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """Return an array of bools or numbers, one a layer; None if the model has none."""
+        value = self._metadata.get(f"{self.architecture}.{key}")
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biu" or len(value) < count:
+            raise InvalidGguf(f"{self.architecture}.{key} is no array of {count} bools: {value!r:.50}")
+        return [bool(item) for item in value[:count].tolist()]
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""

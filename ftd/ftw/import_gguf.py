@@ -145,6 +145,8 @@ def _plan(
     tied = hyper["tie_word_embeddings"] is True
     plan = []
     for layer, part in family.wanted(hyper):
+        if part.older and f"blk.{layer}.{part.older[0]}" in model.source:
+            part = replace(part, gguf=part.older[0], fused=part.older[1])  # noqa: PLW2901
         gguf_name = part.gguf if layer is None else f"blk.{layer}.{part.gguf}"
         name = part.name if layer is None else f"model.layers.{layer}.{part.name}"
         if gguf_name in model.source:

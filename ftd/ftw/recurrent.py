@@ -35,9 +35,10 @@ def delta_net(fused_rates: bool) -> tuple[Part, ...]:
     """Return the tensors of a gated delta net; b and a are one tensor in GGUF files of Qwen3-Next."""
     rates = ("ssm_ba", "ssm_ba") if fused_rates else ("ssm_beta", "ssm_alpha")
     kinds = ("b", "a") if fused_rates else ("", "")
+    older = {kind: ("ssm_in.weight", kind) if fused_rates else None for kind in ("qkv", "z")}
     return (
-        Part("attn_qkv.weight", "linear_attn.in_proj_qkv.weight", "AD"),
-        Part("attn_gate.weight", "linear_attn.in_proj_z.weight", "BD"),
+        Part("attn_qkv.weight", "linear_attn.in_proj_qkv.weight", "AD", older=older["qkv"]),
+        Part("attn_gate.weight", "linear_attn.in_proj_z.weight", "BD", older=older["z"]),
         Part(f"{rates[0]}.weight", "linear_attn.in_proj_b.weight", "ND", fused=kinds[0]),
         Part(f"{rates[1]}.weight", "linear_attn.in_proj_a.weight", "ND", fused=kinds[1]),
         Part("ssm_conv1d.weight", "linear_attn.conv1d.weight", "AK"),

@@ -212,6 +212,21 @@ def test_an_imported_gguf_computes_what_transformers_does(case: str, tmp_path: P
     assert_close(run(build(model, CpuGraph, None), [(0, IDS[:60], 0)])[0], expected)
 
 
+def test_older_gguf_files_of_qwen3_next(tmp_path: Path) -> None:
+    """Queries, keys, values and z in one tensor, as checkpoints have them."""
+    values, tensors, oracle = gguf_model("qwen3_next", linear_value_head_dim=24)
+    for name, tensor in oracle.state_dict().items():
+        if name.endswith("in_proj_qkvz.weight"):
+            stem = "blk." + name.split(".")[2]
+            del tensors[f"{stem}.attn_qkv.weight"], tensors[f"{stem}.attn_gate.weight"]
+            tensors[f"{stem}.ssm_in.weight"] = tensor.numpy()
+    write_gguf(tmp_path / "model.gguf", "qwen3_next", values, tensors)
+    sink = DirectorySink(tmp_path)
+    model = read(sink, import_gguf([tmp_path / "model.gguf"], sink))
+    expected = Tiny("qwen3_next", values, {}, oracle).logits(IDS[:60])
+    assert_close(run(build(model, CpuGraph, None), [(0, IDS[:60], 0)])[0], expected)
+
+
 def test_gguf_files_that_cannot_be(tmp_path: Path) -> None:
     values, tensors, _ = gguf_model("qwen3_5", linear_value_head_dim=24)
     broken: list[tuple[dict[str, Array], dict[str, Any], str]] = [
