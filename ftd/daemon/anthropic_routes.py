@@ -9,8 +9,17 @@ from ftd.api import anthropic, errors, ollama
 from ftd.api.anthropic_frames import MessageFrames
 from ftd.api.request import Event
 from ftd.daemon.completion import RenderedPrompt
-from ftd.daemon.responses import SSE, joined, named_event, plain_object_response, read_body, stream
+from ftd.daemon.responses import (
+    SSE,
+    joined,
+    named_event,
+    plain_object_response,
+    read_body,
+    sse_sign,
+    stream,
+)
 from ftd.daemon.services import SERVICES
+from ftd.errors import FtdError
 
 
 def add_routes(app: web.Application) -> None:
@@ -37,7 +46,10 @@ async def messages(request: web.Request) -> web.StreamResponse:
                 assert not isinstance(event, RenderedPrompt)
                 yield joined(frames.events(event), named_event)
 
-        return await stream(request, chunks(), SSE, lambda exc: named_event(errors.render(exc, "anthropic")))
+        def failure(exc: FtdError) -> bytes:
+            return named_event(errors.render(exc, "anthropic"))
+
+        return await stream(request, chunks(), SSE, failure, sse_sign)
 
 
 async def count_tokens(request: web.Request) -> web.Response:

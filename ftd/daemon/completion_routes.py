@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ftd.api import ollama, openai
-from ftd.api.request import CompletionRequest, Done, Event
+from ftd.api.request import CompletionRequest, Delta, Done, Event
 from ftd.daemon.completion import RenderedPrompt
 from ftd.daemon.responses import (
     NDJSON,
@@ -19,12 +19,12 @@ from ftd.daemon.responses import (
     object_response,
     plain_object_response,
     read_body,
+    sse_sign,
     stream,
 )
 from ftd.daemon.services import SERVICES
 
 Events = AsyncGenerator[Event | RenderedPrompt, None]
-_NOT_RUN = ("load", "unload")
 
 
 def add_routes(app: web.Application) -> None:
@@ -51,21 +51,19 @@ async def _answer_ollama(
     request: web.Request, wanted: CompletionRequest, frames: ollama.GenerateFrames | ollama.ChatFrames
 ) -> web.StreamResponse:
     async with aclosing(request.app[SERVICES].completions.run(wanted)) as events:
-        if not wanted.stream:
+        if not wanted.stream or wanted.render_only:
             return object_response(await _whole(events, frames.whole, frames.rendered))
-        first = await anext(events)
-        if isinstance(first, RenderedPrompt):
-            return object_response(frames.rendered(first.text))
-        if isinstance(first, Done) and first.reason in _NOT_RUN:
-            return object_response(frames.frame(first))
+        if wanted.is_empty:  # a load or an unload is one object, whoever streams
+            done = await anext(events)
+            assert isinstance(done, Done)
+            return object_response(frames.frame(done))
 
         async def lines() -> AsyncIterator[bytes]:
-            yield line(frames.frame(first))
             async for event_ in events:
                 assert not isinstance(event_, RenderedPrompt)
                 yield line(frames.frame(event_))
 
-        return await stream(request, lines(), NDJSON, "ollama")
+        return await stream(request, lines(), NDJSON, "ollama", lambda: line(frames.frame(Delta())))
 
 
 async def openai_chat(request: web.Request) -> web.StreamResponse:
@@ -95,7 +93,7 @@ async def _answer_openai(
                 yield joined(frames.chunks(event_), event)
             yield SSE_END
 
-        return await stream(request, chunks(), SSE, "openai")
+        return await stream(request, chunks(), SSE, "openai", sse_sign)
 
 
 async def _whole(

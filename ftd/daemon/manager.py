@@ -320,7 +320,7 @@ class ModelManager:
         return max(waiter.spec.needed_tokens for waiter in self._waiters if waiter.spec.key == spec.key)
 
     async def _grow(self, engine: _Engine, head: _Waiter) -> None:
-        """Make the window of an idle engine larger; if it cannot, it is gone, and the next turn loads anew."""
+        """Make the window of an idle engine larger; if it cannot it is gone, and the next turn loads anew."""
         self._engine = None
         if engine.timer is not None:
             engine.timer.cancel()

@@ -10,8 +10,17 @@ from ftd.api.openai_responses import parse_response
 from ftd.api.openai_responses_frames import ResponseFrames
 from ftd.api.request import Done, Event
 from ftd.daemon.completion import RenderedPrompt
-from ftd.daemon.responses import SSE, joined, named_event, plain_object_response, read_body, stream
+from ftd.daemon.responses import (
+    SSE,
+    joined,
+    named_event,
+    plain_object_response,
+    read_body,
+    sse_sign,
+    stream,
+)
 from ftd.daemon.services import SERVICES
+from ftd.errors import FtdError
 
 
 def add_routes(app: web.Application) -> None:
@@ -44,4 +53,7 @@ async def respond(request: web.Request) -> web.StreamResponse:
                     kept.keep(frames.output)
                 yield data
 
-        return await stream(request, chunks(), SSE, lambda exc: joined(frames.failed(exc), named_event))
+        def failure(exc: FtdError) -> bytes:
+            return joined(frames.failed(exc), named_event)
+
+        return await stream(request, chunks(), SSE, failure, sse_sign)

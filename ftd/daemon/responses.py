@@ -1,12 +1,14 @@
 """Writing answers: one object, NDJSON lines or server-sent events, and what a failure looks like in each.
 
 A failure before the first byte has a real status; after it, the last line tells of it. Nothing but whole
-objects is ever written: no blank line, no comment.
+objects is ever written to NDJSON: no blank line, no comment. A stream that has nothing to say for long, while
+a model loads or a prompt is computed, gives a sign of life: an object without text, or a comment of SSE.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -23,6 +25,8 @@ _Value = TypeVar("_Value")
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 SSE_END = b"data: [DONE]\n\n"
+# Clients and proxies give a silent connection up, some after half a minute
+SILENCE_S = 10.0
 
 
 async def read_body(request: web.Request, empty: str = "missing request body") -> Fields:
@@ -56,10 +60,42 @@ def event(value: object) -> bytes:
     return b"data: " + jsontext.encode(value) + b"\n\n"
 
 
+def sse_sign() -> bytes:
+    """Return a sign of life in server-sent events: a comment, which readers skip."""
+    return b": working\n\n"
+
+
 def named_event(value: Mapping[str, Any]) -> bytes:
     """Return one server-sent event whose name is the value's ``type``."""
     name = str(value["type"]).encode("ascii")
     return b"event: " + name + b"\n" + event(value)
+
+
+class _Sink:
+    """A response that begins with the first thing written, by the stream or the watch over its silence."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        self._request = request
+        self._response = response
+        self._lock = asyncio.Lock()
+        self._last_s = asyncio.get_running_loop().time()
+
+    async def write(self, data: bytes) -> None:
+        async with self._lock:
+            if not self._response.prepared:
+                await self._response.prepare(self._request)
+            await self._response.write(data)
+            self._last_s = asyncio.get_running_loop().time()
+
+    async def watch(self, sign: Callable[[], bytes]) -> None:
+        """Write a sign of life whenever nothing was written for a while."""
+        with suppress(ConnectionResetError):
+            while True:
+                left_s = self._last_s + SILENCE_S - asyncio.get_running_loop().time()
+                if left_s > 0:
+                    await asyncio.sleep(left_s)
+                else:
+                    await self.write(sign())
 
 
 async def stream(
@@ -67,35 +103,56 @@ async def stream(
     chunks: AsyncIterator[bytes],
     content_type: str,
     dialect: Dialect | Callable[[FtdError], bytes],
+    sign: Callable[[], bytes] | None = None,
 ) -> web.StreamResponse:
-    """Send chunks as they come. What fails before the first one is raised; later it is the last chunk.
+    """Send chunks as they come. What fails before the first byte is raised; later it is the last chunk.
 
-    ``dialect`` frames a failure, or names whose errors ``content_type`` carries.
+    ``dialect`` frames a failure, or names whose errors ``content_type`` carries. ``sign`` makes a sign of
+    life.
     """
-    first = await anext(chunks, b"")
     response = web.StreamResponse(headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
-    await response.prepare(request)
+    sink = _Sink(request, response)
     frame: Callable[[object], bytes] = event if content_type == SSE else line
 
     def failure(exc: FtdError) -> bytes:
         return dialect(exc) if callable(dialect) else frame(errors.render(exc, dialect))
 
     try:
-        await response.write(first)
-        async for chunk in chunks:
-            await response.write(chunk)
+        async with _watched(sink, sign):
+            async for chunk in chunks:
+                await sink.write(chunk)
     except ConnectionResetError:
         # The client is gone; closing the chunks, in the caller, cancels what made them.
         return response
     except FtdError as exc:
+        if not response.prepared:
+            raise
         level = logging.ERROR if isinstance(exc, EngineError) else logging.WARNING
         logger.log(level, "stream failed path=%s error=%s", request.path, exc)
         await response.write(failure(exc))
     except Exception as exc:  # a bug of ours, after the answer began: the stream must still end as one
+        if not response.prepared:
+            raise
         logger.exception("stream failed path=%s", request.path)
         await response.write(failure(FtdError(f"internal error: {type(exc).__name__}: {exc}")))
+    if not response.prepared:
+        await response.prepare(request)
     await response.write_eof()
     return response
+
+
+@asynccontextmanager
+async def _watched(sink: _Sink, sign: Callable[[], bytes] | None) -> AsyncIterator[None]:
+    if sign is None:
+        yield
+        return
+    watch = asyncio.create_task(sink.watch(sign))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
 
 
 async def status_response(

@@ -99,14 +99,14 @@ async def test_api_3_show_has_what_clients_require(tmp_path):
         add_model(daemon.store, "bare", template="")
         add_model(daemon.store, "system", system="Be brief.", parameters={"temperature": 0.5, "stop": ["x"]})
         add_model(daemon.store, "embedder", template="", **{"llama.pooling_type": 1})
-        client = ollama.AsyncClient(daemon.url)
-        listed = (await client.list()).models
-        assert len(listed) == 4
-        for model in listed:
-            shown = await client.show(model.model)
-            assert shown.modelinfo and shown.details.family == "llama" and shown.modified_at
-            raw = await daemon.json("/api/show", {"model": model.model})
-            assert {"modelfile", "details", "model_info", "modified_at", "capabilities"} <= raw.keys()
+        async with ollama.AsyncClient(daemon.url) as client:
+            listed = (await client.list()).models
+            assert len(listed) == 4
+            for model in listed:
+                shown = await client.show(model.model)
+                assert shown.modelinfo and shown.details.family == "llama" and shown.modified_at
+                raw = await daemon.json("/api/show", {"model": model.model})
+                assert {"modelfile", "details", "model_info", "modified_at", "capabilities"} <= raw.keys()
 
 
 async def test_api_5_num_ctx_and_think_on_v1(tmp_path):
@@ -364,6 +364,39 @@ async def test_keep_1_a_smaller_or_no_window_uses_what_is_loaded(tmp_path, contr
             message = await worker.received("generate")  # the same process, without another load
             worker.finish(message["request_id"])
             await asked
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/completions", *CHATS[1:]])
+async def test_load_1_signs_of_life_during_a_long_load(tmp_path, control, monkeypatch, path):
+    """They are legal in each format, and what comes after them is a whole answer."""
+    monkeypatch.setattr("ftd.daemon.responses.SILENCE_S", 0.02)
+    async with running(tmp_path, control.command()) as daemon:
+        body = {"model": "tiny", **BODIES[path], "stream": True}
+        response = await daemon.session.post(daemon.url + path, json=body)
+        worker = await control.next_worker()
+        assert response.status == 200 and await response.content.readline()  # before the model is there
+        worker.ready()
+        message = await worker.received("generate")
+        worker.send("tokens", request_id=message["request_id"], ids=ids_of("ok"))
+        worker.finish(message["request_id"], output_tokens=2)
+        lines = (await response.text()).splitlines()
+        if path.startswith("/api"):
+            objects = [json.loads(line) for line in lines]
+            assert "".join(text_of(path, each) for each in objects) == "ok" and objects[-1]["done"] is True
+        else:
+            kinds = {line.partition(":")[0] for line in lines if line}
+            assert kinds <= {"", "data", "event"} and sum('"ok"' in line for line in lines) >= 1
+
+
+async def test_load_1_what_fails_after_a_sign_is_the_last_line(tmp_path, control, monkeypatch):
+    monkeypatch.setattr("ftd.daemon.responses.SILENCE_S", 0.02)
+    async with running(tmp_path, control.command()) as daemon:
+        body = {"model": "tiny", **BODIES["/api/chat"], "stream": True}
+        response = await daemon.session.post(daemon.url + "/api/chat", json=body)
+        worker = await control.next_worker()
+        worker.send("failed", kind="OutOfMemory", message="too large")
+        *signs, last = (await response.text()).splitlines()
+        assert signs and "too large" in json.loads(last)["error"]
 
 
 ORDERS = {
