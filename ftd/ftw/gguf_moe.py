@@ -130,6 +130,13 @@ def _deepseek32(settings: Settings) -> dict[str, Json]:
     return _deepseek2(settings) | latent.gguf_index_settings(settings)
 
 
+def _glm_dsa(settings: Settings) -> dict[str, Json]:
+    """Return the settings of GLM 5, some of whose layers take another's selection."""
+    hyper = _grouped(True)(settings) | latent.gguf_settings(settings) | latent.gguf_index_settings(settings)
+    hyper["scoring_func"] = latent.gguf_scoring(settings, SIGMOID)
+    return hyper | latent.gguf_shared_selections(settings)
+
+
 def _deepseek2(settings: Settings) -> dict[str, Json]:
     """Return the settings of DeepSeek V2 and V3, which differ in how experts are scored."""
     hyper = _grouped(False)(settings) | latent.gguf_settings(settings)
@@ -175,6 +182,18 @@ def _hybrid(model_type: str, *, fused_rates: bool) -> Family:
     )
 
 
+def _sparse(settings: Callable[[Settings], dict[str, Json]]) -> Family:
+    """Return a family of latent and sparse attention."""
+    return Family(
+        "deepseek_v32",
+        OUTER,
+        (*latent.ATTENTION, *latent.INDEXER, _ROUTER, _CORRECTION, *_shared(False)),
+        settings,
+        _EXPERTS,
+        (*latent.ATTENTION, *latent.INDEXER, *MLP_BESIDE_EXPERTS),
+    )
+
+
 MOE_FAMILIES: dict[str, Family] = {
     "deepseek2": Family(
         "deepseek_v3",
@@ -184,14 +203,8 @@ MOE_FAMILIES: dict[str, Family] = {
         _EXPERTS,
         (*latent.ATTENTION, *MLP_BESIDE_EXPERTS),
     ),
-    "deepseek32": Family(
-        "deepseek_v32",
-        OUTER,
-        (*latent.ATTENTION, *latent.INDEXER, _ROUTER, _CORRECTION, *_shared(False)),
-        _deepseek32,
-        _EXPERTS,
-        (*latent.ATTENTION, *latent.INDEXER, *MLP_BESIDE_EXPERTS),
-    ),
+    "deepseek32": _sparse(_deepseek32),
+    "glm-dsa": _sparse(_glm_dsa),
     "llama": Family(
         "mixtral",
         OUTER,

@@ -147,15 +147,6 @@ class Settings:
             raise InvalidGguf(f"{self.architecture}.{key} is not an array of bools")
         return [bool(item) for item in items]
 
-    def flags(self, key: str, count: int) -> list[bool] | None:
-        """Return an array of bools or numbers, one a layer; None if the model has none."""
-        value = self._metadata.get(f"{self.architecture}.{key}")
-        if value is None:
-            return None
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biu" or len(value) < count:
-            raise InvalidGguf(f"{self.architecture}.{key} is no array of {count} bools: {value!r:.50}")
-        return [bool(item) for item in value[:count].tolist()]
-
     def text(self, key: str, default: str) -> str:
         """Return a string."""
         value = self._metadata.get(f"{self.architecture}.{key}", default)

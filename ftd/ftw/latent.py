@@ -21,6 +21,7 @@ _DENSE_LAYERS = {"glm4_moe_lite": 1, "deepseek_v32": 3, "glm_moe_dsa": 3}
 SOFTMAX, SIGMOID = 1, 2  # gguf's numbers of gating functions
 _KEY = "attention.kv_lora_rank"
 _MAX = 1 << 16
+_WINDOW_OF_SHARING = 1 << 20  # of the first GLM 5 whose layers share selections
 
 ATTENTION = (
     *TWO_NORMS,
@@ -86,9 +87,25 @@ def gguf_index_settings(settings: Settings) -> dict[str, Json]:
     }
 
 
-def gguf_scoring(settings: Settings) -> str:
+def gguf_shared_selections(settings: Settings) -> dict[str, Json]:
+    """Return which layers of GLM 5 have an indexer of their own; its channels rotate in pairs."""
+    found: dict[str, Json] = {"indexer_rope_interleave": True}
+    layers = settings.integer("block_count", high=MAX_LAYERS) - settings.integer(
+        "nextn_predict_layers", 0, low=0
+    )
+    flags = settings.flags("attention.indexer.types")
+    if flags is not None and len(flags) < layers:
+        raise InvalidGguf(f"attention.indexer.types has {len(flags)} entries for {layers} layers")
+    if flags is None and settings.integer("context_length", high=1 << 31) >= _WINDOW_OF_SHARING:
+        raise Unsupported("a file that does not say which layers share a selection", "convert the model anew")
+    if flags is not None:
+        found["indexer_types"] = ["full" if flag else "shared" for flag in flags[:layers]]
+    return found
+
+
+def gguf_scoring(settings: Settings, default: int = SOFTMAX) -> str:
     """Return how experts are scored; files that do not say it are of V2."""
-    kind = settings.integer("expert_gating_func", SOFTMAX)
+    kind = settings.integer("expert_gating_func", default)
     if kind not in (SOFTMAX, SIGMOID):
         raise Unsupported(f"gating function of experts: {kind}")
     return "sigmoid" if kind == SIGMOID else "softmax"

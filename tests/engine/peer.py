@@ -81,7 +81,7 @@ def tensors_of(model: tiny.Tiny, architecture: str) -> dict[str, NDArray[np.floa
 def write_gguf(
     model: tiny.Tiny, architecture: str, path: Path, settings: dict[str, Any], tensors: dict[str, Any]
 ) -> None:
-    """Write ``tensors`` with the sizes of ``model`` and more ``settings``: ints, floats, bools, strings."""
+    """Write ``tensors`` with the sizes of ``model`` and more ``settings``: numbers, bools, strings, lists."""
     hyper, writer = model.hyperparameters, gguf.GGUFWriter(path, architecture)
     head_dim = hyper.get("head_dim", hyper["hidden_size"] // hyper["num_attention_heads"])
     metadata = {
@@ -98,7 +98,13 @@ def write_gguf(
         "rope.freq_base": float(hyper["rope_theta"]),
         **settings,
     }
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    add = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
     for key, value in metadata.items():
         add[type(value)](f"{architecture}.{key}", value)
     writer.add_tokenizer_model("gpt2")

@@ -101,12 +101,14 @@ def sizes_of(config: Any, split: bool) -> dict[str, Any]:
     }
     if split:
         found |= {"attention.key_length_mla": query, "attention.value_length_mla": config.v_head_dim}
-    if config.model_type == "deepseek_v32":
+    if config.model_type in ("deepseek_v32", "glm_moe_dsa"):
         found |= {
             "attention.indexer.head_count": config.index_n_heads,
             "attention.indexer.key_length": config.index_head_dim,
             "attention.indexer.top_k": config.index_topk,
         }
+    if config.model_type == "glm_moe_dsa":
+        found["attention.indexer.types"] = [kind == "full" for kind in config.indexer_types]
     if config.q_lora_rank:
         found["attention.q_lora_rank"] = config.q_lora_rank
     if config.rope_parameters["rope_type"] == "yarn":
@@ -124,7 +126,8 @@ def sizes_of(config: Any, split: bool) -> dict[str, Any]:
 def write(model: tiny.Tiny, path: Path, split: bool, **changes: Any) -> None:
     """Write ``model``, with ``changes`` to its metadata."""
     settings = sizes_of(model.oracle.config, split) | changes
-    architecture = "deepseek32" if model.oracle.config.model_type == "deepseek_v32" else "deepseek2"
+    names = {"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa"}
+    architecture = names.get(model.oracle.config.model_type, "deepseek2")
     peer.write_gguf(model, architecture, path, settings, tensors_of(model.oracle, split))
 
 
@@ -140,7 +143,9 @@ def read(path: Path, folder: Path) -> tiny.Tiny:
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v2-greedy", "deepseek_v3", "deepseek_v32"])
+@pytest.mark.parametrize(
+    "case", ["deepseek_v2", "deepseek_v2-greedy", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"]
+)
 def test_logits_are_those_of_transformers(case: str, split: bool, tmp_path: Path) -> None:
     oracle = tiny.make(case, rope_scaling=GGUF_YARN) if case == "deepseek_v3" else tiny.make(case)
     write(oracle, tmp_path / "model.gguf", split)

@@ -160,6 +160,7 @@ def test_family(case: str, program: Path, tmp_path: Path) -> None:
         ("deepseek_v3", False),
         ("deepseek_v3", True),
         ("deepseek_v32", True),
+        ("glm_moe_dsa", True),
     ],
 )
 def test_latent_attention(case: str, split: bool, program: Path, tmp_path: Path) -> None:
@@ -167,8 +168,12 @@ def test_latent_attention(case: str, split: bool, program: Path, tmp_path: Path)
     changes: dict[str, Any] = {**SIZES, "rms_norm_eps": 1e-6}
     if case == "deepseek_v3":
         changes["rope_scaling"] = test_latent_gguf.GGUF_YARN
-    if case == "deepseek_v32":  # it turns queries and keys by a matrix of 64 channels, which changes no score
+    if case in (
+        "deepseek_v32",
+        "glm_moe_dsa",
+    ):  # it turns queries and keys by a matrix of 64 channels, which changes no score
         changes["index_head_dim"] = 64
     model = tiny.make(case, **changes)
     test_latent_gguf.write(model, tmp_path / "model.gguf", split)
-    assert_agree(program, model, tmp_path)
+    imported = test_latent_gguf.read(tmp_path / "model.gguf", tmp_path)
+    assert_agree(program, imported, tmp_path)
