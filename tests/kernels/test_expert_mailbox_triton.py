@@ -41,7 +41,7 @@ def worker(mailbox: Mailbox, answer: Callable[[int], int]) -> Iterator[list[tupl
 
     def serve() -> None:
         seen = 0
-        while not stop.is_set():
+        while not stop.wait(0.0001):  # lets the interpreter run
             number = int(words[BELL])
             if number == seen:
                 continue

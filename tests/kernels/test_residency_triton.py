@@ -46,7 +46,7 @@ def check_placement(ids: np.ndarray, first: int, placement: Placement, wanted: A
     assert num_on_cpu == wanted.num_misses - num_fetched
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [2, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", ["lru", "decayed"])
 @pytest.mark.parametrize(
     ("tokens", "chosen", "slots", "transient", "quota", "half_life"),

@@ -33,7 +33,7 @@ def both(logits: Any, device: str, **case: Any) -> tuple[Any, Any, Any, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("experts", [24, 96])
+@pytest.mark.parametrize("experts", [24, pytest.param(96, marks=pytest.mark.slow)])
 def test_equals_the_reference(
     device: str, rng: np.random.Generator, case: dict[str, Any], biased: bool, experts: int
 ) -> None:
