@@ -117,6 +117,7 @@ async def stream(
     def failure(exc: FtdError) -> bytes:
         return dialect(exc) if callable(dialect) else frame(errors.render(exc, dialect))
 
+    last = b""
     try:
         async with _watched(sink, sign):
             async for chunk in chunks:
@@ -129,15 +130,17 @@ async def stream(
             raise
         level = logging.ERROR if isinstance(exc, EngineError) else logging.WARNING
         logger.log(level, "stream failed path=%s error=%s", request.path, exc)
-        await response.write(failure(exc))
+        last = failure(exc)
     except Exception as exc:  # a bug of ours, after the answer began: the stream must still end as one
         if not response.prepared:
             raise
         logger.exception("stream failed path=%s", request.path)
-        await response.write(failure(FtdError(f"internal error: {type(exc).__name__}: {exc}")))
-    if not response.prepared:
-        await response.prepare(request)
-    await response.write_eof()
+        last = failure(FtdError(f"internal error: {type(exc).__name__}: {exc}"))
+    # Some clients hang up as soon as they have what they wanted, before the stream has ended
+    with suppress(ConnectionResetError):
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write_eof(last)
     return response
 
 
