@@ -260,6 +260,46 @@ def test_little_memory_preempts_and_the_text_stays(served: tuple[Tiny, Any]) -> 
         serving.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_many_get_together_each_gets_alone(served: tuple[Tiny, Any], precision: Any, seed: int) -> None:
+    """Prompts with common beginnings that come and go, with few pages and states."""
+    import msgspec
+
+    rng = np.random.default_rng(seed)
+    _, load = served
+    load = msgspec.structs.replace(load, context_tokens=160, precision=precision, max_sequences=3)
+    roots = [[int(value) for value in rng.integers(0, 160, 100)] for _ in range(3)]
+    requests = []
+    for _ in range(24):
+        root = roots[rng.integers(len(roots))][: rng.integers(1, 100)]
+        prompt = root + [int(value) for value in rng.integers(0, 160, rng.integers(0, 20))]
+        requests.append((prompt, int(rng.integers(1, 40))))
+        if rng.random() < 0.3:
+            roots[rng.integers(len(roots))] = prompt + [int(value) for value in rng.integers(0, 160, 30)]
+    alone, together = Serving(load), Serving(msgspec.structs.replace(load, kv_bytes=9 * 32 * 512))
+    try:
+        expected, got = [], []
+        for i, (prompt, count) in enumerate(requests):
+            request = alone.start(prompt, max_tokens=count, cache_salt=str(i))
+            alone.run()
+            expected.append(alone.tokens(request))
+            got.append(together.start(prompt, max_tokens=count))
+            together.run(int(rng.integers(0, 30)))
+            if rng.random() < 0.2:
+                doomed = together.start(roots[0][:90], max_tokens=30)
+                together.run(int(rng.integers(0, 6)))
+                together.engine.cancel(doomed)
+        together.run()
+        assert [together.tokens(request) for request in got] == expected
+        assert sum(together.finished(request).cached_tokens for request in got) > 0
+        assert together.engine.stats().pages_live == 0
+    finally:
+        alone.close()
+        together.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
