@@ -109,6 +109,16 @@ def _registry(parser: "Parser") -> None:
     parser.add_argument("--root", metavar="FOLDER", help="folder of the store (default: FTD_MODELS)")
 
 
+def _service(parser: "Parser") -> None:
+    parser.add_argument(
+        "action",
+        metavar="install|uninstall|status",
+        choices=("install", "uninstall", "status"),
+        help="put the service in place, take it away, or say how it stands",
+    )
+    parser.add_argument("--enable", action="store_true", help="install: start it now and with every login")
+
+
 def _bench(parser: "Parser") -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="name of the model")
     parser.add_argument(
@@ -149,6 +159,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("cp", "give a model a second name", "ftd.cli.cp", _cp),
     Command("rm", "remove models", "ftd.cli.rm", _rm),
     Command("registry", "serve the store as an OCI registry", "ftd.cli.registry", _registry),
+    Command("service", "run the daemon in the background, under systemd", "ftd.cli.service", _service),
     Command("bench", "measure a model on this machine", "ftd.cli.bench", _bench),
     Command("doctor", "say what works here and what it costs", "ftd.cli.doctor", _json),
     Command("env", "list every setting, its value and its source", "ftd.cli.env", _json),

@@ -171,7 +171,7 @@ async def delete(request: web.Request) -> web.Response:
     try:
         await asyncio.to_thread(request.app[SERVICES].store.delete, name)
     except ModelNotFound as exc:
-        raise ModelNotFound(f"model '{text}' not found") from exc
+        raise ModelNotFound(f"model '{text}' not found", "ftd list names the models that are here") from exc
     return web.Response()
 
 

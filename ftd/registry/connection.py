@@ -32,6 +32,9 @@ T = TypeVar("T")
 Body = Callable[[], AsyncIterator[bytes]]
 
 
+UNREACHABLE_HINT = "check the network, or name another registry in front of the model: HOST/NAMESPACE/MODEL"
+
+
 class TransientError(TransferError):
     """A failure that may go away when the same request is sent again."""
 
@@ -130,11 +133,13 @@ class Connection:
         except FtdError:
             raise
         except TimeoutError as exc:
-            raise TransientError(f"registry does not answer: {url.host}") from exc
+            raise TransientError(f"registry does not answer: {url.host}", UNREACHABLE_HINT) from exc
         except aiohttp.InvalidURL as exc:
             raise TransferError(f"not a registry address: {url.host}") from exc
         except (aiohttp.ClientError, ConnectionError) as exc:
-            raise TransientError(f"registry {url.host}: {exc or type(exc).__name__}") from exc
+            raise TransientError(
+                f"registry {url.host}: {exc or type(exc).__name__}", UNREACHABLE_HINT
+            ) from exc
 
     async def _send(
         self, method: str, url: URL, headers: dict[str, str], body: Body | bytes | None, follow: bool

@@ -161,7 +161,7 @@ class Download:
             except TransientError as exc:
                 failures = 1 if part.start - before >= _PROGRESS_BYTES else failures + 1
                 if failures >= self._limits.attempts:
-                    raise TransferError(f"max retries exceeded: {exc.message}") from exc
+                    raise TransferError(f"max retries exceeded: {exc.message}", exc.hint) from exc
                 log.debug(line.fields("download retry", digest=self._partial.digest, reason=exc.message))
                 await asyncio.sleep(self._limits.pause_s(failures))
 

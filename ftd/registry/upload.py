@@ -102,7 +102,7 @@ class BlobUpload:
             except TransientError as exc:
                 failures += 1
                 if failures >= self._limits.attempts:
-                    raise TransferError(f"max retries exceeded: {exc.message}") from exc
+                    raise TransferError(f"max retries exceeded: {exc.message}", exc.hint) from exc
                 await asyncio.sleep(self._limits.pause_s(failures))
                 offset = await retrying(self._limits, partial(self._ask_offset, before))
             if offset > before:

@@ -33,6 +33,7 @@ ROWS = {
     "CTX-4": "the window that is told is the window that a request has",
     "KEEP-1": "a smaller or no num_ctx uses the loaded model",
     "LOAD-1": "a load goes on when the client leaves; one that waits hears that it is not forgotten",
+    "SVC-1": "a service starts only when asked to, and its settings outlive it",
     "MOD-1": "an error of a Modelfile names file, line and text; any encoding is read",
     "MOD-3": "system and developer messages may stand anywhere",
     "MOD-4": "FROM alone gives a model with its template and its end",

@@ -1,0 +1,61 @@
+"""``ftd service`` with a systemctl that writes down what it is asked."""
+
+from pathlib import Path
+
+import pytest
+
+from ftd.cli import service
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> tuple[dict[str, str], Path, Path]:
+    """Environment, unit file and log of the calls."""
+    log, tools = tmp_path / "calls", tmp_path / "bin"
+    tools.mkdir()
+    script = tools / "systemctl"
+    script.write_text(f'#!/bin/sh\necho "$*" >> {log}\n[ "$2" = is-active ] && echo active || true\n')
+    script.chmod(0o755)
+    settings = tmp_path / "settings"
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "XDG_CONFIG_HOME": str(settings)}
+    return environment, settings / "systemd" / "user" / "ftd.service", log
+
+
+def test_svc_1_nothing_starts_unless_asked_for(cli, systemd) -> None:  # type: ignore[no-untyped-def]
+    environment, unit, log = systemd
+    result = cli("service", "install", env=environment)
+    assert (result.returncode, result.stdout) == (0, f"installed {unit}\n")
+    assert log.read_text() == "--user daemon-reload\n" and " serve\n" in unit.read_text()
+    assert cli("service", "install", "--enable", env=environment).returncode == 0
+    assert log.read_text().endswith("--user enable --now ftd.service\n")
+    status = cli("service", "status", env=environment).stdout
+    assert str(unit) in status and "active     active" in status
+    assert cli("service", "uninstall", env=environment).returncode == 0
+    assert not unit.exists() and "--user disable --now ftd.service" in log.read_text()
+    assert cli("service", "uninstall", env=environment).stdout == "not installed\n"
+
+
+def test_a_unit_of_somebody_else_is_left_alone(cli, systemd) -> None:  # type: ignore[no-untyped-def]
+    environment, unit, _ = systemd
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Unit]\n")
+    for action in ("install", "uninstall"):
+        result = cli("service", action, env=environment)
+        assert result.returncode == 1 and "did not write" in result.stderr
+    assert unit.read_text() == "[Unit]\n"
+
+
+def test_without_systemd_it_says_so(cli, systemd, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    environment, unit, _ = systemd
+    result = cli("service", "install", env=environment | {"PATH": str(tmp_path)})
+    assert result.returncode == 1 and "systemctl not found" in result.stderr and not unit.exists()
+    assert "not installed" in cli("service", "status", env=environment | {"PATH": str(tmp_path)}).stdout
+
+
+def test_the_unit_is_that_of_the_scripts_folder() -> None:
+    """But for comments and the command."""
+
+    def lines(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line and not line.startswith(("#", "ExecStart"))]
+
+    shipped = (Path(__file__).parents[2] / "scripts" / "ftd.service").read_text()
+    assert lines(service.unit_text()) == lines(shipped)
