@@ -177,7 +177,8 @@ class Scheduler:
             else:
                 self.decode_tokens += count
             sequence.computed_len += count
-            self._keep_state(sequence, was_prefill)
+            if not was_prefill or sequence.computed_len in sequence.stops:
+                self._keep_state(sequence, is_output=not was_prefill)
             token = next(tokens) if wants_logits else None
             if sequence.abort_requested:
                 continue
@@ -195,10 +196,12 @@ class Scheduler:
         """Forget the step in flight after it failed: no length moves, its tokens are scheduled again."""
         assert batch is self._in_flight and self._ahead is None
         self._in_flight = None
-        self._finish_aborted()
         if self._slots is not None:  # a state may have moved on, and none goes back
+            for entry in batch.entries:
+                entry.sequence.is_state_sound = False
             while self.running:
                 self._preempt(self.running[-1])
+        self._finish_aborted()
 
     def take_finished(self) -> list[Sequence]:
         """Return the sequences that ended since the last call; they own no pages any more."""
@@ -281,7 +284,7 @@ class Scheduler:
         sequence.node, sequence.num_shared_pages = node, len(pages)
         sequence.pages, sequence.computed_len = array("i", pages), cached_len
         if self._slots is not None:
-            sequence.slot = self._slots.begin(pages)
+            sequence.slot, sequence.is_state_sound = self._slots.begin(pages), True
             if not sequence.is_embedding:
                 sequence.stops = self._slots.stops(sequence.prompt_len, cached_len, match.cached_len)
         if sequence.num_preemptions == 0:
@@ -297,16 +300,16 @@ class Scheduler:
             return match
         return self._cache.match(sequence.ids[: count * self.plan.page_size], sequence.cache_salt)
 
-    def _keep_state(self, sequence: Sequence, was_prefill: bool) -> None:
-        """Keep the state of a sequence that has come to a stop or filled a page with output."""
+    def _keep_state(self, sequence: Sequence, *, is_output: bool) -> None:
+        """Keep a sequence's state if it is that at the end of a page; of output the last one alone."""
         if self._slots is None or sequence.is_embedding or sequence.computed_len % self.plan.page_size:
             return
-        if was_prefill and sequence.computed_len not in sequence.stops:
-            return
         self._share(sequence)
+        if sequence.num_shared_pages == 0:
+            return
         page = sequence.pages[sequence.num_shared_pages - 1]
         kept = self._slots.keep(page, sequence.slot)
-        if kept and not was_prefill:
+        if kept and is_output:
             if sequence.rolling_page not in (-1, page):
                 self._slots.drop(sequence.rolling_page)
             sequence.rolling_page = page
@@ -378,6 +381,8 @@ class Scheduler:
             return
         self._share(sequence)
         if self._slots is not None:
+            if sequence.is_prefill and sequence.is_state_sound:  # who comes back goes on from here
+                self._keep_state(sequence, is_output=False)
             self._slots.end(sequence.slot)
             sequence.slot, sequence.stops, sequence.rolling_page = -1, (), -1
         self._pool.free(sequence.pages[sequence.num_shared_pages :])

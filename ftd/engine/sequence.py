@@ -50,7 +50,7 @@ class Sequence:
     locked through ``node``), ``computed_len`` (ids whose K and V lie in pages), ``cached_len`` (ids found in
     the prefix cache when first admitted), ``num_preemptions``, ``finish_reason``; with recurrent layers
     ``slot`` (of its state), ``stops`` (lengths at which the state is kept), ``rolling_page`` (whose end has
-    the last state kept of the output).
+    the last state kept of the output), ``is_state_sound`` (the state is that of the computed ids).
     """
 
     request_id: int
@@ -88,6 +88,7 @@ class Sequence:
     slot: int = -1
     stops: tuple[int, ...] = ()
     rolling_page: int = -1
+    is_state_sound: bool = True
 
     @classmethod
     def from_prompt(cls, request_id: int, prompt_ids: Iterable[int], **fields: object) -> "Sequence":

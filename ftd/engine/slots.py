@@ -9,6 +9,7 @@ is kept under the page's number and goes when the page leaves the cache. States 
 
 - where a prompt leaves what the cache has already: that is where two prompts part, and a third may come;
 - shortly before the end of a prompt: the next turn repeats it, except perhaps its last few ids;
+- where a prompt was interrupted, if that is the end of a page: its request may come back;
 - at each page that a sequence fills with output, in place of the one before: the next turn may repeat it.
 
 The one rule: a slot is in exactly one of the three sets, so free + live + kept = total. Slots are numbers

@@ -267,6 +267,34 @@ def test_where_two_prompts_part_the_third_goes_on() -> None:
     assert cached[:2] == [0, 0] and 48 <= cached[2] < 56
 
 
+def test_an_interrupted_prompt_goes_on_where_it_was() -> None:
+    engine = RecurrentEngine(plan_of())
+    prompt = prompt_of(190)
+    engine.add(0, prompt, 3)
+    engine.step()
+    engine.step()
+    engine.scheduler.abort(0)
+    engine.settle()
+    again = engine.add(1, prompt, 3)
+    engine.run()
+    assert again.cached_len == 128
+    assert engine.emitted[1] == alone(prompt, 3, 200)[0]
+
+
+def test_a_step_that_failed_leaves_no_state_behind() -> None:
+    engine = RecurrentEngine(plan_of())
+    prompt = prompt_of(190)
+    sequence = engine.add(0, prompt, 3)
+    engine.step()
+    batch = engine.scheduler.schedule()
+    assert batch is not None
+    engine.forward(batch)
+    engine.scheduler.abort(0)
+    engine.scheduler.drop(batch)
+    engine.settle()
+    assert sequence.finish_reason == "abort" and engine.slots.num_kept == 0
+
+
 def test_states_go_with_their_pages() -> None:
     engine = RecurrentEngine(plan_of())
     engine.add(0, prompt_of(60), 2)
