@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from ftd.errors import OutOfMemory
 from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
 from ftd.kernels.cuda_experts import Experts
-from ftd.kernels.cuda_program import DeviceBuffer, Op, Product
+from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_workspace import Workspace
+from ftd.kernels.matmul_triton import reserve
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 from ftd.kernels.step import Limits
 
@@ -77,7 +78,10 @@ class DeviceMemory:
         buffers: list[DeviceBuffer],
         groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]],
     ) -> None:
-        """Allocate what the program touches; buffers of one product are columns of one tensor."""
+        """Allocate what the program touches; buffers of one product are columns of one tensor.
+
+        Also what products need beside them.
+        """
         used = {each for op in program for each in op.buffers(op.READS) + op.buffers(op.WRITES)}
         norms = (getattr(op, "norm", None) for op in program)
         used |= {norm.out for norm in norms if norm is not None}
@@ -100,6 +104,10 @@ class DeviceMemory:
                 group, torch.split(wide, [each.width for each in group], 1), strict=True
             ):
                 each.tensor = columns
+        products = [op for op in program if isinstance(op, Product | GatedProduct)]
+        if products:
+            weights = [op.weight for op in products]
+            self.buffer_bytes += reserve(weights, self._limits.max_tokens, self._precision, self.device)
 
     def place_expert_workspace(self, program: list[Op]) -> None:
         """Give all layers of experts one workspace that the largest step fits."""

@@ -4,6 +4,7 @@ Up to 64 tokens ``decode_kernel`` reads the weight once. More go through ``prefi
 many, the weight is first made bfloat16, some rows at a time, in memory kept for that.
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
@@ -24,8 +25,9 @@ SPLIT_TOKENS = 64
 # Room for the parts of a split product, f32: 16 tokens x 8 parts x 32,768 rows; wider weights need no split.
 _PARTIAL_ITEMS = 16 * 8 * 32768
 _COUNTERS = 8192
-# From so many tokens on, making a weight bfloat16 once is less work than in every tile of tokens.
+# From so many tokens on, making a weight of so many values bfloat16 once is less work than in every tile.
 UNPACK_TOKENS = 256
+UNPACK_VALUES = 1 << 20
 _DENSE_ITEMS = 1 << 26
 # Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch).
 EARLY = False
@@ -107,6 +109,25 @@ def dense_scratch(device: torch.device, columns: int) -> torch.Tensor:
     return _dense_scratch[device][: rows * columns].view(rows, columns)
 
 
+def is_unpacked(weight: DeviceMatrix, tokens: int, precision: str) -> bool:
+    """Return whether a product of so many tokens makes its weight bfloat16 first."""
+    is_large = weight.shape[0] * weight.shape[1] >= UNPACK_VALUES
+    return precision == "fast" and weight.format != "bf16" and tokens > UNPACK_TOKENS and is_large
+
+
+def reserve(weights: Iterable[DeviceMatrix], tokens: int, precision: str, device: str) -> int:
+    """Allocate what products of ``weights`` and up to ``tokens`` need beside their arguments; return bytes.
+
+    The memory is the process's: products of all programs on a device share it.
+    """
+    place = torch.empty(0, device=device).device  # with its number, as tensors name it
+    partial, counters = scratch(place)
+    num_bytes = partial.nbytes + counters.nbytes
+    if any(is_unpacked(weight, tokens, precision) for weight in weights):
+        num_bytes += 2 * dense_scratch(place, 1).numel()
+    return num_bytes
+
+
 def fitting(launch: Launch, weight: DeviceMatrix, tiles: int) -> Launch:
     """Return ``launch`` with a BK that fits the format, and parts that fit K and the scratch memory."""
     bk = min(launch.bk, FP8_BLOCK) if weight.format == "fp8_b128" else launch.bk
@@ -134,7 +155,7 @@ def dense_product(
     if not tokens:
         return
     decode = tokens <= (DECODE_TOKENS if precision == "f32" else SPLIT_TOKENS)
-    if launch is None and tokens > UNPACK_TOKENS and precision == "fast" and weight.format != "bf16":
+    if launch is None and is_unpacked(weight, tokens, precision):
         unpacked_product(x, weight, out, bias=bias, activation=activation, add=add)
         return
     width = rows // 2 if activation else rows

@@ -9,13 +9,16 @@ import pytest
 
 
 @pytest.mark.slow
-def test_attention_its_inputs_and_sampling_compile_and_keep_values_in_registers() -> None:
-    script = Path(__file__).with_name("compile_attention.py")
-    root = script.parents[2]
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("compile_attention.py", []), ("compile_products.py", ["bf16,q4_0,q6_k,nvfp4"])],
+)
+def test_kernels_compile_and_keep_values_in_registers(script: str, arguments: list[str]) -> None:
+    path = Path(__file__).with_name(script)
+    root = path.parents[2]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = f"{root / 'tests' / 'support'}{os.pathsep}{root}"
-    done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    command = [sys.executable, path, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == ""

@@ -130,6 +130,7 @@ def test_many_tokens_get_a_weight_as_bfloat16_in_slices_of_rows(
     monkeypatch.setattr(matmul_triton, "_DENSE_ITEMS", 150 * 64)
     monkeypatch.setattr(matmul_triton, "_dense_scratch", {})
     monkeypatch.setattr(matmul_triton, "UNPACK_TOKENS", 18)
+    monkeypatch.setattr(matmul_triton, "UNPACK_VALUES", 0)
     weight = random_matrix("q4_0", 2 * 137, 64, rng)
     x = rng.standard_normal((19, 64), np.float32)
     both = x.astype(np.float64) @ dequantize(weight).astype(np.float64).T
@@ -143,6 +144,18 @@ def test_many_tokens_get_a_weight_as_bfloat16_in_slices_of_rows(
     error = np.abs(out[:, :width].cpu().numpy() - wanted).max()
     assert error <= 1e-2 * np.abs(wanted).max()
     assert (out[:, width:] == 7).all()
+
+
+def test_reserve_counts_room_for_unpacked_weights_only_where_they_are(
+    rng: np.random.Generator, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul_triton, "UNPACK_VALUES", 16 * 64)
+    packed, dense = (upload(random_matrix(name, 16, 64, rng), device) for name in ("q4_0", "bf16"))
+    few = matmul_triton.reserve([packed, dense], 256, "fast", device)
+    many = matmul_triton.reserve([packed, dense], 257, "fast", device)
+    assert many - few == 128 << 20
+    assert matmul_triton.reserve([dense], 8192, "fast", device) == few
+    assert matmul_triton.reserve([packed], 8192, "f32", device) == few
 
 
 def test_rows_of_zeros_and_of_padding_stay_finite(rng: np.random.Generator, device: str) -> None:
