@@ -156,12 +156,16 @@ def test_quantised_weights(pool: Pool, implementation: str, precision: str) -> N
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("precision", ["f32", "fast"])
-@pytest.mark.parametrize(("case", "experts"), [("gpt_oss", moe.mxfp4), ("qwen3_moe", tiny.q8_0)])
+@pytest.mark.parametrize(
+    ("case", "experts"), [("gpt_oss", moe.mxfp4), ("qwen3_moe", tiny.q8_0), ("deepseek_v3", tiny.q8_0)]
+)
 def test_quantised_experts(
     pool: Pool, implementation: str, precision: str, case: str, experts: Callable[[Any], Any]
 ) -> None:
     # Rounded activations would choose another expert where two are all but equal: there, all are chosen.
     changes = {"num_experts_per_tok": 8} if precision == "fast" else {}
+    if precision == "fast" and "n_group" in tiny.MOE_CASES[case]:
+        changes["topk_group"] = tiny.MOE_CASES[case]["n_group"]
     oracle = tiny.quantized(tiny.make(case, **changes), experts)
     model = build(oracle, graph_class(implementation), pool, precision)
     ours = np.concatenate([run(model, [(0, PROMPT[:40], 0)]), run(model, [(0, PROMPT[40:], 40)])])
@@ -169,7 +173,7 @@ def test_quantised_experts(
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])
-@pytest.mark.parametrize("case", ["llama", "qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("case", ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v32"])
 def test_no_bit_depends_on_what_shares_the_step(pool: Pool, case: str, precision: str) -> None:
     model = build(tiny.quantized(tiny.make(case)), graph_class("cython"), pool, precision)
     whole = run(model, [(0, PROMPT, 0)])

@@ -71,7 +71,7 @@ IMPORTED_CASES: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {
         **LATENT,
         "num_hidden_layers": 4,
-        "q_lora_rank": 48,
+        "q_lora_rank": 64,
         "n_group": 1,
         "topk_group": 1,
         "norm_topk_prob": True,
@@ -83,7 +83,7 @@ IMPORTED_CASES: dict[str, dict[str, Any]] = {
     },
     "glm4_moe_lite": {
         **LATENT,
-        "q_lora_rank": 48,
+        "q_lora_rank": 64,
         "n_group": 1,
         "topk_group": 1,
         "routed_scaling_factor": 1.8,
@@ -148,7 +148,7 @@ MOE_CASES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v3": {
         **LATENT,
-        "q_lora_rank": 48,
+        "q_lora_rank": 64,
         "n_group": 4,
         "topk_group": 2,
         "routed_scaling_factor": 1.6,
@@ -165,7 +165,7 @@ MOE_CASES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v32": {
         **LATENT,
-        "q_lora_rank": 48,
+        "q_lora_rank": 64,
         "n_group": 4,
         "topk_group": 2,
         "norm_topk_prob": True,
@@ -185,7 +185,7 @@ MOE_CASES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2-greedy": {
         **LATENT,
-        "q_lora_rank": 48,
+        "q_lora_rank": 64,
         "topk_method": "greedy",
         "norm_topk_prob": False,
     },
