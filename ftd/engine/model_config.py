@@ -152,13 +152,7 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
     head_dim = latent.rope_dim if latent else values.size("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise InvalidFtw(f"head_dim must be even: {head_dim}")
-    activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
-    known = ("gelu", "silu") if architecture in ENCODERS else ACTIVATIONS
-    if activation not in known:
-        raise Unsupported(f"hidden_act must be one of {' '.join(known)}: {activation}")
-    for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"):
-        if hyperparameters.get(name) not in (None, False):
-            raise Unsupported(f"{name} is not supported: {hyperparameters[name]!r:.50}")
+    activation = _activation(values, architecture)
     rope, local_rope = _ropes(values, head_dim)
     if architecture == "gpt_oss":  # trained without rounding the bounds of yarn's bands
         rope = replace(rope, parameters={"truncate": False, **rope.parameters})
@@ -195,6 +189,18 @@ def make(architecture: str, hyperparameters: Mapping[str, Any]) -> ModelConfig:
         latent=latent,
         recurrent=recurrent_config.make(values, num_layers) if architecture in RECURRENT else None,
     )
+
+
+def _activation(values: Values, architecture: str) -> str:
+    """Return the activation of mlps; raise Unsupported for it or for what else the engine cannot compute."""
+    activation = values.text("hidden_act", values.text("hidden_activation", "silu"))
+    known = ("gelu", "silu") if architecture in ENCODERS else ACTIVATIONS
+    if activation not in known:
+        raise Unsupported(f"hidden_act must be one of {' '.join(known)}: {activation}")
+    for name in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"):
+        if values.values.get(name) not in (None, False):
+            raise Unsupported(f"{name} is not supported: {values.values[name]!r:.50}")
+    return activation
 
 
 def _experts(values: Values, architecture: str, num_layers: int) -> ExpertsConfig:
