@@ -229,6 +229,37 @@ async def test_tool_7_a_gguf_whose_template_knows_tools_has_tools(tmp_path):
         assert response.status == 200
 
 
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "{# <|channel|> reasoning_effort tools #}<|start|>assistant"
+)
+CHANNEL_REPLY = (
+    "<|channel|>analysis<|message|>I must write.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+    "Writing.<|end|><|start|>assistant<|channel|>commentary to=functions.write <|constrain|>json<|message|>"
+    '{"path": "a", "n": 2}<|call|>'
+)
+
+
+@pytest.mark.parametrize("path", CHATS)
+async def test_tool_3_channels_of_gpt_oss_through_every_api(tmp_path, control, path):
+    """Thinking, content and the call are apart, whether thinking was asked for or not."""
+    async with running(tmp_path, control.command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=CHANNELS)
+        scripted = Scripted(daemon, control)
+        tools = [ANTHROPIC_TOOL] if path == "/v1/messages" else [TOOL]
+        if path == "/v1/responses":
+            tools = [{"type": "function", **TOOL["function"]}]
+        body = {**BODIES[path], "tools": tools, "max_tokens": 500}
+        for more in ({}, {"think": False} if path == "/api/chat" else {}):
+            answer = json.loads(await (await scripted.post(path, body | more, CHANNEL_REPLY)).text())
+            assert text_of(path, answer) == "Writing."
+            said = json.dumps(answer.get("output", answer))
+            assert said.count("I must write.") >= 1 and said.count('"write"') == 1 and "<|" not in said
+        response = await scripted.post(path, body | {"stream": True}, CHANNEL_REPLY)
+        text = await response.text()
+        assert "<|" not in text and "channel" not in text and text.count("write") >= 1
+
+
 THOUGHTS = (
     "<think>secret</think>yes",
     "<think>secret</think>\n\nyes",
