@@ -164,6 +164,7 @@ def dense_product(
         launch = choose(weight, tokens, precision)
     tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
+    assert not decode or launch.bt >= tokens
     planes, strides = kernel_planes(weight)
     meta = {
         "FORMAT": weight.format,
