@@ -1,6 +1,6 @@
 """The arrays of one step on a GPU: one buffer whose addresses never change, so that captured graphs read it.
 
-    host (pinned) ──one copy──▶ device  ids · positions · kv_index · q_start · kv_len · logits · pages
+    host (pinned) ──one copy──▶ device  ids · positions · kv_index · starts · lengths · states · rows · pages
 
 A step is padded to the rows of the graph that runs it. Padding is inert: rows with kv index -1 store nothing
 and choose no experts, sequences of length 0 see no keys.
@@ -32,6 +32,7 @@ class DeviceStep:
     kv_index: torch.Tensor
     q_start: torch.Tensor
     kv_len: torch.Tensor
+    state_index: torch.Tensor
     page_table: torch.Tensor
     logit_rows: torch.Tensor
     num_decode: int
@@ -61,6 +62,7 @@ class StepMemory:
             ("kv_index", limits.max_tokens),
             ("q_start", limits.max_sequences + 1),
             ("kv_len", limits.max_sequences),
+            ("state_index", limits.max_sequences),
             ("logit_rows", limits.max_logits),
             ("page_table", limits.max_sequences * limits.max_pages_per_sequence),
         ):
@@ -83,8 +85,10 @@ class StepMemory:
         """
         self._next_staging()
         num_tokens, num_sequences = len(step.ids), len(step.kv_len)
-        for name in ("ids", "positions", "kv_index", "q_start", "kv_len", "logit_rows"):
+        for name in ("ids", "positions", "kv_index", "q_start", "kv_len", "state_index", "logit_rows"):
             values = getattr(step, name)
+            if values is None:
+                continue
             section = self._section(name)
             section[: len(values)] = values
             if num_rows:
@@ -111,7 +115,7 @@ class StepMemory:
 
     def idle(self, num_rows: int) -> DeviceStep:
         """Return the views of a decode step of ``num_rows`` rows that are all padding."""
-        for name in ("ids", "positions", "q_start", "kv_len", "logit_rows"):
+        for name in ("ids", "positions", "q_start", "kv_len", "state_index", "logit_rows"):
             self._section(name)[:] = 0
         self._section("kv_index")[:] = -1
         self._array.copy_(self._staging)
@@ -133,6 +137,7 @@ class StepMemory:
             self._tensor("kv_index")[:num_tokens],
             self._tensor("q_start")[: num_sequences + 1],
             self._tensor("kv_len")[:num_sequences],
+            self._tensor("state_index")[:num_sequences],
             table[:num_sequences],
             self._tensor("logit_rows")[:num_logits],
             num_decode,

@@ -23,6 +23,7 @@ from ftd.kernels.cuda_fusion import fuse
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_runner import Runner
+from ftd.kernels.cuda_states import StateOps
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.quant import ExpertBank, QuantMatrix
@@ -37,7 +38,7 @@ Ints = NDArray[np.int32]
 _UNSTACKABLE = frozenset({"nvfp4", "fp8_b128"})
 
 
-class CudaGraph:
+class CudaGraph(StateOps):
     """Records ops and runs them on ``device``; ``cpu`` runs the same kernels in Triton's interpreter."""
 
     def __init__(
@@ -73,6 +74,7 @@ class CudaGraph:
         self._wanted = (0, 0)
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size
+        self._num_states = 0
 
     def buffer(self, width: int) -> DeviceBuffer:
         """Return a new buffer with one row for each token of a step."""
@@ -274,8 +276,8 @@ class CudaGraph:
         """
         if self._runner is None:
             raise ValueError("finish() must come before run()")
-        step = Step(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows)
-        check_step(step, self._limits, self._num_ids, self._num_pages)
+        step = Step(ids, positions, kv_index, q_start, kv_len, page_table, logit_rows, state_index)
+        check_step(step, self._limits, self._num_ids, self._num_pages, self._num_states)
         self._wanted = (len(ids), len(logit_rows))
         self._runner.run(step, sampled)
 

@@ -49,7 +49,9 @@ def models(oracle: Tiny, pool: Pool) -> Callable[[str], Model]:
     return functools.cache(lambda precision: build(oracle, CpuGraph, pool, precision))
 
 
-def build(oracle: Tiny, make_graph: Any, pool: Any, precision: str = "f32") -> Model:
+def build(
+    oracle: Tiny, make_graph: Any, pool: Any, precision: str = "f32", make_pages: Any = np.zeros
+) -> Model:
     """Build the engine's model of ``oracle`` with room for eight sequences."""
     weights = Weights(oracle.tensors, oracle.banks)
     model = Model(
@@ -64,6 +66,7 @@ def build(oracle: Tiny, make_graph: Any, pool: Any, precision: str = "f32") -> M
         max_sequences=MAX_SEQUENCES,
         max_logits=600,
         precision=precision,
+        make_pages=make_pages,
         num_state_slots=MAX_SEQUENCES + 2,
     )
     assert weights.unused() == []

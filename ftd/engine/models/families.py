@@ -52,9 +52,6 @@ CPU_ONLY = frozenset(
         "deepseek_v3",
         "deepseek_v32",
         "nomic_bert",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_next",
     )
 )
 

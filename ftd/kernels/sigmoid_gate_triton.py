@@ -1,0 +1,47 @@
+"""sigmoid_gate on a GPU."""
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
+
+import torch
+import triton
+import triton.language as tl
+
+from ftd.kernels.shapes import expect
+
+# 8 values a thread of 4 warps: two loads of 16 bytes each.
+BLOCK = 1024
+FLOATS = "float32 bfloat16"
+
+
+@triton.jit
+def _sigmoid_gate(
+    # pointers
+    x, gate, out,
+    # sizes
+    F,
+    # strides
+    x_stride, gate_stride, out_stride,
+    # meta
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < F
+    value = tl.load(x + token * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    wide = tl.load(gate + token * gate_stride + column, mask=inside, other=0.0).to(tl.float32)
+    decay = tl.exp(-tl.abs(wide))
+    value *= tl.where(wide >= 0.0, 1.0, decay) / (1.0 + decay)
+    tl.store(out + token * out_stride + column, value, mask=inside)
+
+
+def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return x * sigmoid(gate), all [T, F] f32 or bf16; out may be x. Safe under capture with ``out``."""
+    expect("x", x, FLOATS, ("T", "F"))
+    expect("gate", gate, FLOATS, tuple(x.shape))
+    out = torch.empty_like(x) if out is None else out
+    expect("out", out, FLOATS, tuple(x.shape))
+    tokens, width = x.shape
+    if tokens and width:
+        _sigmoid_gate[(tokens, triton.cdiv(width, BLOCK))](
+            x, gate, out, width, x.stride(0), gate.stride(0), out.stride(0), BLOCK=BLOCK
+        )
+    return out

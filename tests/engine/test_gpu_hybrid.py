@@ -1,0 +1,53 @@
+"""Families with recurrent layers on the kernels of a card against transformers: prompts, decode, batches.
+
+Without a card the kernels run in Triton's interpreter; on one, decode steps replay captured graphs.
+"""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+from ftd.engine.model import Model
+from tests.engine import hybrid
+from tests.engine.test_gpu_model import device
+from tests.engine.test_hybrid import IDS, assert_close, build, run
+from tests.engine.tiny import Tiny
+
+pytestmark = pytest.mark.slow  # the interpreter takes many seconds for each model
+
+
+@pytest.fixture(scope="module", params=hybrid.CASES)
+def oracle(request: pytest.FixtureRequest) -> Tiny:
+    """Every family."""
+    return hybrid.make(request.param)
+
+
+def made(oracle: Tiny, precision: str) -> Model:
+    """Return the model on the card, or in the interpreter."""
+    place = device()
+    return build(oracle, place.make_graph, None, precision, place.make_pages)
+
+
+def test_prompts_in_steps_and_beside_others(oracle: Tiny) -> None:
+    model = made(oracle, "f32")
+    theirs = oracle.logits(IDS[:20])
+    start = 0
+    for count in (17, 1):
+        (ours,) = run(model, [(2, IDS[start : start + count], start)])
+        assert_close(ours, theirs[start : start + count])
+        start += count
+    beside = run(model, [(2, IDS[18:19], 18), (3, IDS[:2], 0), (5, IDS[40:41], 0)])
+    wanted = [theirs[18:19], theirs[:2], oracle.logits(IDS[40:41])]
+    assert_close(np.concatenate(beside), np.concatenate(wanted))
+    together = run(model, [(row, [IDS[at]], at) for row, at in ((2, 19), (3, 2))])
+    assert_close(np.concatenate(together), theirs[[19, 2]])
+
+
+@pytest.mark.parametrize("case", hybrid.CASES)
+def test_the_fast_path_is_near(case: str) -> None:
+    # All experts are chosen: bf16 may choose the other of two all but equal ones, and the state remembers
+    oracle = hybrid.make(case, **({} if case == "qwen3_5" else {"num_experts_per_tok": 8}))
+    (ours,) = run(made(oracle, "fast"), [(2, IDS[:10], 0)])
+    theirs = oracle.logits(IDS[:10])
+    assert np.sqrt(np.mean((ours - theirs) ** 2)) <= 0.05 * theirs.std()
