@@ -72,7 +72,7 @@ struct MatmulArgs {
     int64_t scratch_stride;
 };
 
-// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 4 rows of floats.
+// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 8 rows of floats.
 inline int64_t matmul_scratch_bytes(int64_t k) {
     const int64_t blocks = activation_blocks(k);
     return blocks * 32 * (32 + 4 * 4) + 64;

@@ -1,5 +1,13 @@
 // Exact products: rows of W as floats in L1, dot products of 16 lanes in one fixed order (dot_floats_scalar's).
 
+// The sum of 16 lanes as dot_floats_scalar takes it: halves onto each other.
+inline float sum_lanes(__m256 low, __m256 high) {
+    const __m256 eight = _mm256_add_ps(low, high);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
 #if FTD_VNNI
 struct Lanes16 {
     __m512 v;
@@ -18,6 +26,7 @@ struct Lanes16 {
         v = _mm512_fmadd_ps(w, _mm512_loadu_ps(b), v);
     }
     void store(float* out) const { _mm512_storeu_ps(out, v); }
+    float sum() const { return sum_lanes(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
 };
 #else
 struct Lanes16 {
@@ -43,8 +52,12 @@ struct Lanes16 {
         _mm256_storeu_ps(out, v0);
         _mm256_storeu_ps(out + 8, v1);
     }
+    float sum() const { return sum_lanes(v0, v1); }
 };
 #endif
+
+// Rows and tokens of one tile of products: their sums and operands fit the registers.
+constexpr int FLOAT_ROWS = FTD_VNNI ? 8 : 2, FLOAT_TOKENS = 3;
 
 // Sixteen codes of a half block as floats: (c - OFFSET) * s, then + m, each rounded once.
 template <int32_t FORMAT>
@@ -134,19 +147,24 @@ inline void float_row(const Matrix& w, int64_t row, float* out) {
 }
 
 template <int NT>
-void float_tokens(const float* const rows[4], int64_t count, const Product& p, const float* x, int64_t row, int64_t t) {
+void float_tokens(const float* const rows[FLOAT_ROWS], int64_t count, const Product& p, const float* x, int64_t row,
+                  int64_t t) {
     const int64_t k = p.weight.k;
-    Lanes16 acc[4][NT];
-    for (int r = 0; r < 4; ++r)
+    Lanes16 acc[FLOAT_ROWS][NT];
+    for (int r = 0; r < FLOAT_ROWS; ++r)
         for (int i = 0; i < NT; ++i) acc[r][i].clear();
     int64_t at = 0;
     for (; at + 16 <= k; at += 16)
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r)
+#pragma GCC unroll 8
+        for (int r = 0; r < FLOAT_ROWS; ++r)
 #pragma GCC unroll 4
             for (int i = 0; i < NT; ++i) acc[r][i].add(rows[r] + at, x + (t + i) * k + at);
     for (int64_t r = 0; r < count; ++r)
         for (int i = 0; i < NT; ++i) {
+            if (at == k) {
+                store_product(p, t + i, row + r, acc[r][i].sum());
+                continue;
+            }
             float lane[16];
             acc[r][i].store(lane);
             for (int64_t j = 0; at + j < k; ++j)
@@ -205,10 +223,10 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
         if (p.weight.format == BF16) return float_vector<BF16>(p, x, begin, end);
     }
     auto* values = reinterpret_cast<float*>(scratch);
-    for (int64_t row = begin; row < end; row += 4) {
-        const int64_t count = end - row < 4 ? end - row : 4;
-        const float* rows[4];
-        for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t row = begin; row < end; row += FLOAT_ROWS) {
+        const int64_t count = end - row < FLOAT_ROWS ? end - row : FLOAT_ROWS;
+        const float* rows[FLOAT_ROWS];
+        for (int64_t r = 0; r < FLOAT_ROWS; ++r) {
             if (r >= count) {
                 rows[r] = rows[0];
             } else if (p.weight.format == F32) {
@@ -219,7 +237,7 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
             }
         }
         int64_t t = t0;
-        for (; t + 3 <= t1; t += 3) float_tokens<3>(rows, count, p, x, row, t);
+        for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS) float_tokens<FLOAT_TOKENS>(rows, count, p, x, row, t);
         for (; t < t1; ++t) float_tokens<1>(rows, count, p, x, row, t);
     }
 }
