@@ -1,4 +1,4 @@
-"""The worker that runs experts for a card, rung from here as the card does, against the op on the same rows."""
+"""The worker that runs experts for a card, rung from here as the card does, against the op on its rows."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ def make_bank(layer: int) -> ExpertBank:
     """A bank of f32 experts."""
     sizes = {"gate_up": (2 * F, D), "down": (D, F)}
     rng = np.random.default_rng(layer)
-    records = np.ascontiguousarray(rng.standard_normal((E, 3 * F * D)).astype(np.float32) * 0.1).view(np.uint8)
+    values = rng.standard_normal((E, 3 * F * D)).astype(np.float32) * np.float32(0.1)
+    records = values.view(np.uint8)
     offsets = {"gate_up": (0,), "down": (8 * F * D,)}
     matrices = {role: BankMatrix(records, "f32", sizes[role], offsets[role]) for role in sizes}
     return ExpertBank(layer, records, matrices)
