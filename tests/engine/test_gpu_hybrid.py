@@ -3,13 +3,18 @@
 Without a card the kernels run in Triton's interpreter; on one, decode steps replay captured graphs.
 """
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
+from ftd.engine import devices
 from ftd.engine.model import Model
 from tests.engine import hybrid
+from tests.engine.serving import Serving, write_ftw
 from tests.engine.test_gpu_model import device
 from tests.engine.test_hybrid import IDS, assert_close, build, run
 from tests.engine.tiny import Tiny
@@ -51,3 +56,17 @@ def test_the_fast_path_is_near(case: str) -> None:
     (ours,) = run(made(oracle, "fast"), [(2, IDS[:10], 0)])
     theirs = oracle.logits(IDS[:10])
     assert np.sqrt(np.mean((ours - theirs) ** 2)) <= 0.05 * theirs.std()
+
+
+def test_texts_and_kept_states_are_those_of_the_processor(tmp_path: Path) -> None:
+    load = write_ftw(hybrid.make("qwen3_5"), tmp_path)
+    card = "interpreter" if devices.missing_for_cuda() else "cuda"
+    texts = []
+    for serving in (Serving(load), Serving(msgspec.structs.replace(load, device=card))):
+        first = [serving.start(ids, max_tokens=3) for ids in ([5, 9, 2], IDS[:20])]
+        serving.run()
+        again = serving.start([*IDS[:20], *serving.tokens(first[1]), 7, 8], max_tokens=3)
+        serving.run()
+        texts.append([serving.tokens(each) for each in (*first, again)])
+        serving.close()
+    assert texts[0] == texts[1]
