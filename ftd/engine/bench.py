@@ -153,11 +153,18 @@ def _result(
 
 
 def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
-    """Return the bytes that one decode step of one sequence with ``context_tokens`` of context reads."""
+    """Return the bytes that one decode step of one sequence with ``context_tokens`` of context reads.
+
+    Of a layer's experts those that one token chooses.
+    """
     embedding = engine.weights.tensors["model.embed_tokens.weight"]
     weight_bytes = engine.weights.num_bytes
     if not engine.config.tie_word_embeddings:
         weight_bytes -= embedding.num_bytes - embedding.num_bytes // embedding.shape[0]
+    if engine.config.experts is not None:
+        experts = engine.config.experts
+        bank_bytes = sum(bank.records.nbytes for bank in engine.weights.banks.values())
+        weight_bytes -= bank_bytes * (experts.num_experts - experts.num_chosen) // experts.num_experts
     return weight_bytes + context_tokens * engine.config.kv_bytes_per_token(4 if precision == "f32" else 2)
 
 
