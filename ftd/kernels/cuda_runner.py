@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ftd.kernels.cuda_program import Op
 from ftd.kernels.cuda_step import DeviceStep, StepMemory
@@ -10,6 +12,8 @@ from ftd.kernels.step import Limits, Step
 
 # Rows of the captured decode graphs; a bucket more costs one capture at load, a bucket less idle rows.
 BUCKETS = (1, 2, 4, 8, 16)
+# Prompts for which kernels are built at load, one of each class of launches: no user waits for a compiler.
+PROMPTS = (32, 64, 128, 256, 512)
 
 
 class Runner:
@@ -23,6 +27,8 @@ class Runner:
         self.num_bytes = self._steps.num_bytes
         if device != "cpu":
             self._capture()
+            for num_tokens in PROMPTS:
+                self.warm(num_tokens)
 
     def run(self, step: Step, sampled: torch.Tensor | None) -> None:
         """Launch one step; its arrays live until the one after the next."""
@@ -35,6 +41,28 @@ class Runner:
             return
         for op in self._program:
             op.run(self._step)
+
+    def warm(self, num_tokens: int) -> None:
+        """Run a prompt of ``num_tokens`` that leaves nothing behind, if a step can hold it."""
+        columns = -(-num_tokens // self._limits.page_size)
+        if num_tokens > self._limits.max_tokens or columns > self._limits.max_pages_per_sequence:
+            return
+
+        def zeros(*shape: int) -> NDArray[np.int32]:
+            return np.zeros(shape, np.int32)
+
+        ends = np.array([num_tokens], np.int32)
+        step = Step(
+            zeros(num_tokens),
+            np.arange(num_tokens, dtype=np.int32),
+            np.full(num_tokens, -1, np.int32),
+            np.concatenate([zeros(1), ends]),
+            ends,
+            zeros(1, columns),
+            zeros(1),
+            zeros(1),
+        )
+        self.run(step, None)
 
     def time_by_kind(self, num_rows: int, repeats: int = 20) -> dict[str, tuple[int, float]]:
         """Return for each kind of op how many a step has and the microseconds that they take together.

@@ -81,3 +81,16 @@ def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle:
     run(model, [(row, ids[:-1], 0) for row, ids in enumerate(prompts) if len(ids) > 1])
     together = run(model, [(row, ids[-1:], len(ids) - 1) for row, ids in enumerate(prompts)])
     assert_close(together, np.concatenate([oracle.logits(ids)[-1:] for ids in prompts]))
+
+
+@pytest.mark.parametrize("num_tokens", [17, 33])
+def test_a_prompt_that_warms_up_leaves_nothing_behind(
+    models: Callable[[str], Model], oracle: tiny.Tiny, num_tokens: int
+) -> None:
+    model, ids = models("f32"), PROMPT[:6]
+    first = run(model, [(0, ids[:5], 0)])
+    graph: Any = model.graph
+    graph._runner.warm(num_tokens)
+    graph._runner.warm(100_000)
+    assert_close(first, oracle.logits(ids)[:5])
+    assert_close(run(model, [(0, ids[5:], 5)]), oracle.logits(ids)[5:])
