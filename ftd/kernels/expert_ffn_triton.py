@@ -72,6 +72,11 @@ INTERPRETED_VECTOR_LAUNCH = Launch(64, 1, 64, 4, 1)
 COMBINE_COLUMNS = 1024
 
 
+def _is_interpreted(tensor: torch.Tensor) -> bool:
+    """Return whether kernels on ``tensor`` run in Triton's interpreter."""
+    return tensor.device.type == "cpu"
+
+
 @functools.cache
 def _can_start_early() -> bool:
     """Return whether the card lets a kernel start before its predecessor ends."""
@@ -138,7 +143,7 @@ class _Step(NamedTuple):
     @property
     def early(self) -> dict[str, bool]:
         """Whether kernels start before their predecessor ends."""
-        starts = self.ids.device.type == "cuda" and not self.is_grouped and _can_start_early()
+        starts = not (self.is_grouped or _is_interpreted(self.ids)) and _can_start_early()
         return {"EARLY": True, "launch_pdl": True} if starts else {"EARLY": False}
 
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
@@ -147,7 +152,7 @@ class _Step(NamedTuple):
         is_vector = (
             tokens == 1 and not self.is_exact and all(each.format in VECTOR_FORMATS for each in weights)
         )
-        if self.ids.device.type == "cpu":
+        if _is_interpreted(self.ids):
             return INTERPRETED_VECTOR_LAUNCH if is_vector else INTERPRETED_LAUNCH
         if self.is_exact:
             return EXACT_LAUNCH

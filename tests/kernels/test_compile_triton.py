@@ -12,7 +12,11 @@ import pytest
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [("compile_attention.py", []), ("compile_products.py", ["q4_0,q6_k"])],
+    [
+        ("compile_attention.py", []),
+        ("compile_products.py", ["q4_0,q6_k"]),
+        ("compile_experts.py", ["bf16,q4_0"]),
+    ],
 )
 def test_kernels_compile_and_keep_values_in_registers(script: str, arguments: list[str]) -> None:
     path = Path(__file__).with_name(script)

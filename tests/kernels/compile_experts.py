@@ -1,0 +1,119 @@
+"""Run by test_compile_triton: compiles what mixtures of experts and recurrent layers launch for real shapes.
+
+With an argument, only the formats that it names, separated by commas.
+"""
+
+import sys
+
+import torch
+import triton_compiler
+
+from ftd.kernels import expert_ffn_triton
+from ftd.kernels.causal_conv_triton import causal_conv
+from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
+from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_mailbox_triton import Mailbox, collect, publish
+from ftd.kernels.fill_triton import fill
+from ftd.kernels.gated_delta_triton import gated_delta
+from ftd.kernels.quant import FORMATS
+from ftd.kernels.residency_triton import Placement, Residency, access, advance
+from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.sigmoid_gate_triton import sigmoid_gate
+
+# A thread's registers in memory that cost nothing to speak of.
+FEW_BYTES = 64
+D, F, E, K = 2048, 768, 4, 2
+
+
+def bank_of(name: str, biased: bool) -> DeviceBank:
+    """Return experts of zeros."""
+
+    def zeros(format_name: str, shape: tuple[int, int]) -> DeviceMatrix:
+        planes = (
+            torch.zeros((E, *FORMATS[format_name].plane_shape(plane, shape)), dtype=DTYPES[plane.dtype])
+            for plane in FORMATS[format_name].planes
+        )
+        return DeviceMatrix(format_name, shape, tuple(planes))
+
+    matrices = {"gate_up": zeros(name, (2 * F, D)), "down": zeros(name, (D, F))}
+    if biased:
+        matrices |= {"gate_up_bias": zeros("f32", (1, 2 * F)), "down_bias": zeros("f32", (1, D))}
+    return DeviceBank(0, matrices, torch.arange(E, dtype=torch.int32))
+
+
+def experts_of(name: str) -> None:
+    """Compile a single token, few and many, in both precisions."""
+    bank = bank_of(name, name == "mxfp4")
+    uses = torch.zeros(E + 1, dtype=torch.int64)
+    activation = "clamped" if name == "mxfp4" else "silu"
+    for tokens, precision in ((1, "fast"), (8, "fast"), (64, "fast"), (1, "f32"), (64, "f32")):
+        x = torch.zeros((tokens, D), dtype=torch.bfloat16 if precision == "fast" else torch.float32)
+        ids, weights = torch.zeros((tokens, K), dtype=torch.int32), torch.ones((tokens, K))
+        expert_ffn(
+            x, ids, weights, bank, activation, precision=precision, out=torch.zeros((tokens, D)), uses=uses
+        )
+
+
+def residency() -> None:
+    """Compile what experts beyond the card's memory need."""
+    for tokens, slots in ((1, 1500), (16, 6144)):
+        state = Residency.make(6144, slots, [0, 1], [1 << 16] * 32, "cpu")
+        placement = Placement.make(tokens, 8, "cpu")
+        ids = torch.zeros((tokens, 8), dtype=torch.int32)
+        for policy in ("decayed", "lru"):
+            access(state, ids, 0, placement, policy)
+        advance(state, 24)
+        x, weights = torch.zeros((tokens, D), dtype=torch.bfloat16), torch.ones((tokens, 8))
+        memory = torch.zeros(Mailbox.num_bytes(16, 8, D, torch.bfloat16) + 64, dtype=torch.uint8)
+        memory = memory[-memory.data_ptr() % 64 :]
+        mailbox = Mailbox.place(memory, 16, 8, D, torch.bfloat16, "cpu")
+        publish(mailbox, x, ids, weights, placement.counts[2:], 1)
+        collect(mailbox, torch.zeros((tokens, D)), placement.counts[2:])
+        bases, pool = torch.zeros(48, dtype=torch.int64), torch.zeros((2, 1 << 20), dtype=torch.uint8)
+        fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20)
+
+
+def recurrent() -> None:
+    """Compile the layers of Qwen3-Next."""
+    places = [torch.zeros(count, dtype=torch.int32) for count in (3, 40, 2, 2)]
+    for tokens in (2, 40):
+        qkv = torch.zeros((tokens, 8192), dtype=torch.bfloat16)
+        starts, positions, slots, kv_len = places[0], places[1][:tokens], places[2], places[3]
+        conv = torch.zeros((4, 3, 8192))
+        causal_conv(qkv, torch.zeros((8192, 4)), conv, starts, positions, slots, kv_len=kv_len)
+        rates, head = torch.zeros((tokens, 32)), torch.zeros(32)
+        state = torch.zeros((4, 32, 128, 128))
+        gated_delta(
+            qkv,
+            rates,
+            rates,
+            head,
+            head,
+            state,
+            16,
+            starts,
+            positions,
+            slots,
+            kv_len=kv_len,
+            out=qkv[:, 4096:],
+        )
+    sigmoid_gate(qkv, qkv)
+
+
+def main() -> None:
+    """Compile; print a line a kernel that keeps more than a few registers in memory."""
+    expert_ffn_triton._is_interpreted = lambda _: False
+    expert_ffn_triton._can_start_early = lambda: True
+    for name in sys.argv[1].split(",") if len(sys.argv) > 1 else FORMATS:
+        experts_of(name)
+    route_topk(torch.zeros((2, 128)), 8)
+    route_topk(torch.zeros((2, 256)), 8, "sigmoid", bias=torch.zeros(256), num_groups=8, top_groups=4)
+    residency()
+    recurrent()
+    for kernel, (registers, stack) in triton_compiler.compiled.items():
+        if stack > FEW_BYTES:
+            print(f"{stack} bytes, {registers} registers: {kernel}")
+
+
+if __name__ == "__main__":
+    main()
