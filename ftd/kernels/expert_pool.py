@@ -22,7 +22,7 @@ import torch
 
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
-from ftd.kernels.expert_mailbox_triton import POISON, Mailbox, collect, publish
+from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in, publish
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_triton import COUNTERS, MAX_PAIRS, Placement, Residency, access, advance
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
 EPOCH_HALF_LIVES = 24
+# How long the card waits for the workers: with the step's own time an error is there within 2 s.
+WORKER_WAIT_S = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class ExpertPool:
         self._copies = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._later = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.mailbox: Mailbox | None = None
+        self._max_looks = MAX_LOOKS
         self._worker: ExpertWorker | None = None
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
@@ -98,6 +101,7 @@ class ExpertPool:
         memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.device != "cpu")
         memory = memory[-memory.data_ptr() % 64 :]
         self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device)
+        self._max_looks = looks_in(box, WORKER_WAIT_S)
         x = (box.x.view(torch.uint16) if precision == "fast" else box.x).numpy()
         parts = (box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy(), x, box.out.numpy())
         self._worker = ExpertWorker(threads, *parts, precision)
@@ -177,7 +181,7 @@ class ExpertPool:
         """Add scale * what the processor computed to ``out``; after the last layer nothing is under way."""
         if self.mailbox is None:
             return
-        collect(self.mailbox, out, placement.counts[2:3], scale)
+        collect(self.mailbox, out, placement.counts[2:3], scale, self._max_looks)
         if row == self.config.num_layers - 1 and self._later is not None:
             torch.cuda.current_stream().wait_stream(self._later)
 

@@ -16,6 +16,7 @@ from ftd.kernels.expert_mailbox_triton import (
     TOKENS,
     Mailbox,
     collect,
+    looks_in,
     publish,
 )
 
@@ -116,6 +117,13 @@ def test_a_worker_that_fails_or_stalls_poisons_the_mailbox(device: str, answer: 
         out = out.cpu()
     assert mailbox.words[POISON] == 1
     assert out.eq(1).all()
+
+
+def test_a_wait_is_counted_in_looks(device: str) -> None:
+    mailbox = make(device)
+    short, long = looks_in(mailbox, 0.001), looks_in(mailbox, 0.1)
+    assert 0 < short <= long
+    assert not mailbox.words.any() and mailbox.sent.item() == 0
 
 
 def test_refuses_what_does_not_fit(device: str) -> None:
