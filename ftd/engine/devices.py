@@ -20,6 +20,7 @@ from ftd.engine.choosing import DeviceChooser
 from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.graphs import Graph
+from ftd.engine.models import families
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
 from ftd.kernels.cpu import usable_cores
@@ -113,15 +114,19 @@ def missing_for_cuda() -> tuple[str, str] | None:
     return None
 
 
-def choose(wanted: str, is_cpu_only: bool = False) -> Device:
-    """Return the device named ``wanted``; "auto" takes a card where one can be used and says why if not.
+def choose(wanted: str, architecture: str) -> Device:
+    """Return the device named ``wanted`` for a model of a family.
 
-    is_cpu_only: a card has no kernels for the model's family. Raises KernelUnavailable if "cuda" cannot be.
+    "auto" takes a card where one can be used and says why not. Raises KernelUnavailable if "cuda" cannot be.
     """
-    if is_cpu_only and wanted != "cpu":
+    reason = None
+    if architecture in families.CPU_ONLY:
         reason = "kernels of this family run on the processor only"
         if wanted == "cuda":
             raise KernelUnavailable(f"no CUDA device can be used: {reason}", "set FTD_DEVICE to auto or cpu")
+    elif architecture in families.UNPROVEN_ON_CARD and wanted == "auto":
+        reason = "kernels of this family are not proven on a card; FTD_DEVICE=cuda takes it all the same"
+    if reason is not None and wanted != "cpu":
         logger.info(log.fields("device chosen", device="cpu", reason=reason))
         return cpu()
     if wanted == "cpu":

@@ -87,7 +87,7 @@ class Engine:
         file_config = source.config
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
-        self.device = devices.choose(load.device, self.config.architecture in families.CPU_ONLY)
+        self.device = devices.choose(load.device, self.config.architecture)
         self._file_config = file_config
         resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
         sizes = sizing.decide(load, file_config, self.config, self.device, resident_bytes)

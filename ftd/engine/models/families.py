@@ -55,6 +55,9 @@ CPU_ONLY = frozenset(
     )
 )
 
+# Their kernels pass in Triton's interpreter and have not been checked on a card: "auto" does not take one
+UNPROVEN_ON_CARD = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
+
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:
     """Return the function that records ``architecture``; Unsupported if there is none."""
