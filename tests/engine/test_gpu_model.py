@@ -54,13 +54,18 @@ def models(oracle: tiny.Tiny) -> Callable[[str], Model]:
     return functools.cache(build)
 
 
-def assert_near(ours: NDArray[np.float32], theirs: NDArray[np.float32], precision: str) -> None:
-    """Compare logits: all of them in f32, on the whole where bf16 may choose another of two equal experts."""
+def assert_near(
+    oracle: tiny.Tiny, ours: NDArray[np.float32], theirs: NDArray[np.float32], precision: str
+) -> None:
+    """Compare logits: each in f32; in bf16 on the whole, with room for tokens that choose another expert.
+
+    Routers of random weights have many near ties; one flip moves a token's logits by a tenth of their spread.
+    """
     if precision == "f32":
         assert_close(ours, theirs)
         return
     assert ours.shape == theirs.shape
-    assert np.sqrt(np.mean((ours - theirs) ** 2)) <= 0.05 * theirs.std()
+    assert np.sqrt(np.mean((ours - theirs) ** 2)) <= (0.15 if oracle.banks else 0.03) * theirs.std()
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])
@@ -69,10 +74,10 @@ def test_prompt_then_decode_beside_another_prompt(
 ) -> None:
     model, ids = models(precision), PROMPT[:20]
     theirs = oracle.logits(ids)
-    assert_near(run(model, [(0, ids[:18], 0)]), theirs[:18], precision)
-    assert_near(run(model, [(0, [ids[18]], 18)]), theirs[18:19], precision)
+    assert_near(oracle, run(model, [(0, ids[:18], 0)]), theirs[:18], precision)
+    assert_near(oracle, run(model, [(0, [ids[18]], 18)]), theirs[18:19], precision)
     both = run(model, [(0, [ids[19]], 19), (1, ids[:5], 0)])
-    assert_near(both, np.concatenate([theirs[19:], theirs[:5]]), precision)
+    assert_near(oracle, both, np.concatenate([theirs[19:], theirs[:5]]), precision)
 
 
 def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
