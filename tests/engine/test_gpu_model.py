@@ -68,10 +68,24 @@ def assert_near(
     assert np.sqrt(np.mean((ours - theirs) ** 2)) <= (0.15 if oracle.banks else 0.03) * theirs.std()
 
 
-@pytest.mark.parametrize("precision", ["f32", "fast"])
-def test_prompt_then_decode_beside_another_prompt(
-    models: Callable[[str], Model], oracle: tiny.Tiny, precision: str
-) -> None:
+@pytest.fixture
+def on_card_or_quick(oracle: tiny.Tiny) -> None:
+    """Leaves to a card what differs little between families: minutes in the interpreter for all of them."""
+    if devices.missing_for_cuda() and oracle.architecture not in QUICK:
+        pytest.skip("this family's other test is run here; this one on a card")
+
+
+def test_prompt_then_decode_beside_another_prompt(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
+    check_prompt(models, oracle, "f32")
+
+
+@pytest.mark.usefixtures("on_card_or_quick")
+def test_the_same_in_bf16(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
+    check_prompt(models, oracle, "fast")
+
+
+def check_prompt(models: Callable[[str], Model], oracle: tiny.Tiny, precision: str) -> None:
+    """A prompt, one id more, and another beside a second prompt."""
     model, ids = models(precision), PROMPT[:20]
     theirs = oracle.logits(ids)
     assert_near(oracle, run(model, [(0, ids[:18], 0)]), theirs[:18], precision)
@@ -80,6 +94,7 @@ def test_prompt_then_decode_beside_another_prompt(
     assert_near(oracle, both, np.concatenate([theirs[19:], theirs[:5]]), precision)
 
 
+@pytest.mark.usefixtures("on_card_or_quick")
 def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
     model = models("f32")
     prompts = [PROMPT[:3], PROMPT[10:27], PROMPT[30:31]]
@@ -88,6 +103,7 @@ def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle:
     assert_close(together, np.concatenate([oracle.logits(ids)[-1:] for ids in prompts]))
 
 
+@pytest.mark.usefixtures("on_card_or_quick")
 @pytest.mark.parametrize("num_tokens", [17, 33])
 def test_a_prompt_that_warms_up_leaves_nothing_behind(
     models: Callable[[str], Model], oracle: tiny.Tiny, num_tokens: int
