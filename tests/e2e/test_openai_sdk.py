@@ -93,7 +93,7 @@ class Step(pydantic.BaseModel):
     """Part of an answer."""
 
     explanation: str = pydantic.Field(max_length=40)
-    value: float
+    value: int = pydantic.Field(ge=0, le=99999)  # digits of a float have no end that a model must reach
 
 
 class Answer(pydantic.BaseModel):
