@@ -15,6 +15,9 @@ from ftd.engine.messages import Load, SamplingParams, Tokens
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
 
+# The interpreter takes a minute for these
+pytestmark = pytest.mark.slow
+
 SAMPLED = SamplingParams(temperature=0.9, top_k=20, top_p=0.95, seed=11)
 PROMPTS = ([5, 9, 2], [7, 7, 31, 8, 100, 3, 12], [1], [40, 41, 42, 43, 44])
 

@@ -66,6 +66,7 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float) -> None:
     with Pool(2) as threads:
