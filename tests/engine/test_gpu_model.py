@@ -48,8 +48,7 @@ def models(oracle: tiny.Tiny) -> Callable[[str], Model]:
 
     def build(precision: str) -> Model:
         place = device()
-        made: Any = functools.partial(place.make_graph)
-        return test_model.build(oracle, made, None, precision, place.make_pages)
+        return test_model.build(oracle, place.make_graph, None, precision, place.make_pages)
 
     return functools.cache(build)
 

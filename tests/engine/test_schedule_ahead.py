@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftd.engine.batch import Batch
-from tests.engine.test_scheduler import Engine, alone, make_plan, workloads
+from tests.engine.test_scheduler import Engine, check_texts, make_plan, workloads
 
 
 class AheadEngine(Engine):
@@ -56,29 +56,7 @@ class AheadEngine(Engine):
 @settings(max_examples=150, deadline=None)
 @given(workloads())
 def test_every_text_is_the_one_it_is_alone(workload) -> None:  # type: ignore[no-untyped-def]
-    plan, requests, aborts = workload
-    engine = AheadEngine(plan)
-    for i, (prompt, max_tokens, salt) in enumerate(requests[:6]):
-        engine.add(i, prompt, max_tokens, salt)
-    aborted = set()
-    for step in range(31):
-        if step == 5:
-            for i, (prompt, max_tokens, salt) in enumerate(requests[6:], 6):
-                engine.add(i, prompt, max_tokens, salt)
-        for at, i in aborts:
-            if at == step and engine.scheduler.abort(i):
-                aborted.add(i)
-        engine.settle()
-        engine.step()
-    engine.run()
-    assert engine.finished.keys() == set(range(len(requests)))
-    for i, (prompt, max_tokens, _) in enumerate(requests):
-        output, reason = alone(prompt, max_tokens, plan.context_tokens)
-        if i in aborted:
-            assert engine.emitted[i] == output[: len(engine.emitted[i])]
-        else:
-            assert (engine.emitted[i], engine.finished[i].finish_reason) == (output, reason)
-    assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
+    check_texts(AheadEngine(workload[0]), workload)
 
 
 @given(st.integers(3, 12))

@@ -178,11 +178,9 @@ def workloads(draw: st.DrawFn) -> tuple[Plan, list[tuple[list[int], int, str]], 
     return plan, requests, aborts
 
 
-@settings(max_examples=150, deadline=None)
-@given(workloads())
-def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: ignore[no-untyped-def]
+def check_texts(engine: Engine, workload) -> None:  # type: ignore[no-untyped-def]
+    """Serve a workload; each text is the one it is alone, and nothing is left behind."""
     plan, requests, aborts = workload
-    engine = Engine(plan)
     for i, (prompt, max_tokens, salt) in enumerate(requests[:6]):
         engine.add(i, prompt, max_tokens, salt)
     aborted = set()
@@ -207,6 +205,12 @@ def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: 
     assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
     engine.cache.clear()
     assert engine.pool.num_free == plan.num_pages
+
+
+@settings(max_examples=150, deadline=None)
+@given(workloads())
+def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: ignore[no-untyped-def]
+    check_texts(Engine(workload[0]), workload)
 
 
 def alone_shifting(prompt: list[int], max_tokens: int, window: int, num_keep: int) -> tuple[list[int], int]:
