@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ftd import log
-from ftd.engine import card_experts, devices, loader, model_config, sizing
+from ftd.engine import card_experts, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
@@ -87,10 +87,9 @@ class Engine:
         file_config = source.config
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
-        self.device = devices.choose(load.device, self.config.architecture)
         self._file_config = file_config
         resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
-        sizes = sizing.decide(load, file_config, self.config, self.device, resident_bytes)
+        self.device, sizes = sizing.place(load, file_config, self.config, resident_bytes)
         self.plan = sizes.plan
         loaded = source.read(progress)
         self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns

@@ -1,15 +1,20 @@
 """Decides every size of an engine before anything is allocated: the plan, and slots of experts on a card."""
 
+import logging
 from dataclasses import dataclass
 
-from ftd.engine import expert_plan, plan
+from ftd import log
+from ftd.engine import devices, expert_plan, plan
 from ftd.engine.devices import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.messages import Load
 from ftd.engine.model import workspace_needs
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.plan import MemoryNeeds, Plan
+from ftd.errors import OutOfMemory
 from ftd.ftw.format import FtwConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,24 @@ class Sizes:
     plan: Plan
     experts: ExpertNeeds | None = None
     num_slots: int = 0
+
+
+def place(
+    load: Load, file_config: FtwConfig, config: ModelConfig, resident_bytes: int = 0
+) -> tuple[Device, Sizes]:
+    """Choose the device and decide the sizes there; "auto" takes the processor where a card is too small.
+
+    Raises what ``devices.choose`` and ``decide`` do.
+    """
+    device = devices.choose(load.device, config.architecture)
+    try:
+        return device, decide(load, file_config, config, device, resident_bytes)
+    except OutOfMemory as exc:
+        if load.device != "auto" or device.name == "cpu":
+            raise
+        logger.warning(log.fields("device chosen", device="cpu", reason=exc.message))
+    device = devices.cpu()
+    return device, decide(load, file_config, config, device, resident_bytes)
 
 
 def decide(
