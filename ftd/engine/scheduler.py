@@ -11,14 +11,14 @@ pages go to the prefix cache, where it finds again what nobody needed meanwhile.
 loop owns it.
 """
 
-from array import array
 from collections import deque
 from collections.abc import Sequence as Ordered
 
 from ftd.engine.batch import Batch, Entry
-from ftd.engine.pages import Owner, PagePool
-from ftd.engine.plan import Plan, num_pages_for
-from ftd.engine.prefix_cache import Match, PrefixCache
+from ftd.engine.holdings import Holdings
+from ftd.engine.pages import PagePool
+from ftd.engine.plan import Plan
+from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sequence import FinishReason, Sequence, Status
 from ftd.engine.slots import StateSlots
 from ftd.errors import InvalidRequest, PromptTooLong
@@ -43,14 +43,11 @@ class Scheduler:
     def __init__(
         self, plan: Plan, pool: PagePool, cache: PrefixCache, slots: StateSlots | None = None
     ) -> None:
-        assert plan.max_pages_per_sequence <= plan.num_pages <= pool.num_pages
         self.plan = plan
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.num_steps = self.prefill_tokens = self.decode_tokens = self.cached_tokens = 0
-        self._pool = pool
-        self._cache = cache
-        self._slots = slots
+        self._holdings = Holdings(plan, pool, cache, slots)
         self._by_id: dict[int, Sequence] = {}
         self._finished: list[Sequence] = []
         self._to_abort: list[Sequence] = []
@@ -104,7 +101,7 @@ class Scheduler:
         budget = self.plan.prefill_chunk_tokens - sum(n for s, n in chosen.items() if s.is_prefill)
         while budget > 0 and not num_preempted and self._next_fits(budget) and self._admit_next():
             count = self.running[-1].chunk_len(budget)
-            self._reserve(self.running[-1], count)
+            self._holdings.reserve(self.running[-1], count)
             chosen[self.running[-1]] = count
             budget -= count
         if not chosen:
@@ -126,7 +123,7 @@ class Scheduler:
         """
         batch = self._in_flight
         assert batch is not None and self._ahead is None
-        if self._slots is not None or self.waiting or self._to_abort:
+        if self._holdings.has_states or self.waiting or self._to_abort:
             return None
         if [entry.sequence for entry in batch.entries] != self.running:
             return None
@@ -134,12 +131,13 @@ class Scheduler:
             return None
         ends = [entry.start + entry.num_tokens + 1 for entry in batch.entries]
         needs = [
-            self._missing_pages(entry.sequence, end) for entry, end in zip(batch.entries, ends, strict=True)
+            self._holdings.missing_pages(entry.sequence, end)
+            for entry, end in zip(batch.entries, ends, strict=True)
         ]
-        if sum(needs) > self._pool.num_free:
+        if sum(needs) > self._holdings.num_free:
             return None
         for entry, need in zip(batch.entries, needs, strict=True):
-            entry.sequence.pages.extend(self._pool.allocate(need))
+            self._holdings.take(entry.sequence, need)
         self._ahead = Batch(
             tuple(
                 Entry(entry.sequence, end - 1, 1, True)
@@ -178,13 +176,13 @@ class Scheduler:
                 self.decode_tokens += count
             sequence.computed_len += count
             if not was_prefill or sequence.computed_len in sequence.stops:
-                self._keep_state(sequence, is_output=not was_prefill)
+                self._holdings.keep_state(sequence, is_output=not was_prefill)
             token = next(tokens) if wants_logits else None
             if sequence.abort_requested:
                 continue
             if token is not None:
                 if was_prefill:
-                    self._share(sequence)
+                    self._holdings.share(sequence)
                 emitted += [(sequence, each) for each in self._append(sequence, token)]
             elif sequence.extend_len == 0:
                 self._finish(sequence, "stop")
@@ -196,7 +194,7 @@ class Scheduler:
         """Forget the step in flight after it failed: no length moves, its tokens are scheduled again."""
         assert batch is self._in_flight and self._ahead is None
         self._in_flight = None
-        if self._slots is not None:  # a state may have moved on, and none goes back
+        if self._holdings.has_states:  # a state may have moved on, and none goes back
             for entry in batch.entries:
                 entry.sequence.is_state_sound = False
             while self.running:
@@ -218,13 +216,13 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.status is not Status.RUNNING or sequence.is_prefill:
                 continue
-            need = self._missing_pages(sequence, sequence.num_tokens)
+            need = self._holdings.missing_pages(sequence, sequence.num_tokens)
             num_preempted += self._make_room(need, sequence, chosen)
-            if self._pool.num_free < need:
+            if self._holdings.num_free < need:
                 self._preempt(sequence)
                 num_preempted += 1
                 continue
-            self._reserve(sequence, 1)
+            self._holdings.reserve(sequence, 1)
             chosen[sequence] = 1
         return num_preempted
 
@@ -235,12 +233,11 @@ class Scheduler:
             if budget == 0 or sequence.status is not Status.RUNNING or not sequence.is_prefill:
                 continue
             count = sequence.chunk_len(budget)
-            need = self._missing_pages(sequence, sequence.computed_len + count)
+            need = self._holdings.missing_pages(sequence, sequence.computed_len + count)
             num_preempted += self._make_room(need, sequence, chosen)
-            room = (len(sequence.pages) + self._pool.num_free) * self.plan.page_size - sequence.computed_len
-            count = min(count, room)
+            count = min(count, self._holdings.room(sequence))
             if count > 0:
-                self._reserve(sequence, count)
+                self._holdings.reserve(sequence, count)
                 chosen[sequence] = count
                 budget -= count
         return num_preempted
@@ -248,11 +245,10 @@ class Scheduler:
     def _make_room(self, count: int, sequence: Sequence, chosen: dict[Sequence, int]) -> int:
         """Try to free ``count`` pages: evict, then preempt the younger; return how many were preempted."""
         num_preempted = 0
-        while (lacking := count - self._pool.num_free) > 0:
-            if self._cache.evict(lacking) == lacking or self.running[-1] is sequence:
+        while (lacking := count - self._holdings.num_free) > 0:
+            if self._holdings.evict(lacking) == lacking or self.running[-1] is sequence:
                 break
-            # the younger come after the older in every pass, so a victim is not in the batch yet
-            assert self.running[-1] not in chosen
+            chosen.pop(self.running[-1], None)  # a younger one may decode while an older one's prompt runs
             self._preempt(self.running[-1])
             num_preempted += 1
         return num_preempted
@@ -265,62 +261,19 @@ class Scheduler:
         """Admit the first waiting sequence if its prompt fits beside what the others still need."""
         if not self.waiting or len(self.running) >= self.plan.max_sequences:
             return False
-        sequence = self.waiting[0]
-        reusable = array("i") if sequence.is_embedding else sequence.ids[:-1]
-        pages, cached_len, node = match = self._cache.match(reusable, sequence.cache_salt)
-        if self._slots is not None:
-            pages, cached_len, node = self._usable(match, sequence)
-        self._cache.lock(node)
-        need = num_pages_for(sequence.num_tokens, self.plan.page_size) - len(pages)
+        sequence, need = self.waiting[0], 0
         if self.running:
             # one page more: the sequence's first decode steps must not preempt it again
-            need += 1 + sum(self._missing_pages(other, other.num_tokens) for other in self.running)
-        if need > self._pool.num_free + self._cache.num_evictable:
-            self._cache.unlock(node)
+            need = 1 + sum(self._holdings.missing_pages(other, other.num_tokens) for other in self.running)
+        if not self._holdings.begin(sequence, need):
             return False
         self.waiting.popleft()
         self.running.append(sequence)
         sequence.status = Status.RUNNING
-        sequence.node, sequence.num_shared_pages = node, len(pages)
-        sequence.pages, sequence.computed_len = array("i", pages), cached_len
-        if self._slots is not None:
-            sequence.slot, sequence.is_state_sound = self._slots.begin(pages), True
-            if not sequence.is_embedding:
-                sequence.stops = self._slots.stops(sequence.prompt_len, cached_len, match.cached_len)
         if sequence.num_preemptions == 0:
-            sequence.cached_len = cached_len
-            self.cached_tokens += cached_len
+            sequence.cached_len = sequence.computed_len
+            self.cached_tokens += sequence.cached_len
         return True
-
-    def _usable(self, match: Match, sequence: Sequence) -> Match:
-        """Return the part of ``match`` up to the last state that is kept."""
-        assert self._slots is not None
-        count = self._slots.usable(match.pages)
-        if count == len(match.pages):
-            return match
-        return self._cache.match(sequence.ids[: count * self.plan.page_size], sequence.cache_salt)
-
-    def _keep_state(self, sequence: Sequence, *, is_output: bool) -> None:
-        """Keep a sequence's state if it is that at the end of a page; of output the last one alone."""
-        if self._slots is None or sequence.is_embedding or sequence.computed_len % self.plan.page_size:
-            return
-        self._share(sequence)
-        if sequence.num_shared_pages == 0:
-            return
-        page = sequence.pages[sequence.num_shared_pages - 1]
-        kept = self._slots.keep(page, sequence.slot)
-        if kept and is_output:
-            if sequence.rolling_page not in (-1, page):
-                self._slots.drop(sequence.rolling_page)
-            sequence.rolling_page = page
-
-    def _missing_pages(self, sequence: Sequence, num_tokens: int) -> int:
-        return max(num_pages_for(num_tokens, self.plan.page_size) - len(sequence.pages), 0)
-
-    def _reserve(self, sequence: Sequence, count: int) -> None:
-        need = self._missing_pages(sequence, sequence.computed_len + count)
-        self._cache.evict(need - self._pool.num_free)
-        sequence.pages.extend(self._pool.allocate(need))
 
     def _append(self, sequence: Sequence, token: int) -> Ordered[int]:
         """Add a sampled id and those it forces, finish the sequence at its end; return what to emit."""
@@ -362,33 +315,11 @@ class Scheduler:
             sequence.order = self.running[-1].order
         self.waiting.appendleft(sequence)
 
-    def _share(self, sequence: Sequence) -> None:
-        """Give the whole pages computed so far to the prefix cache and stand on them."""
-        count = sequence.computed_len // self.plan.page_size
-        if sequence.is_embedding or count == sequence.num_shared_pages:
-            return
-        ids = sequence.ids[: count * self.plan.page_size]
-        match = self._cache.insert(ids, sequence.pages[:count], sequence.cache_salt)
-        self._cache.lock(match.node)
-        assert sequence.node is not None
-        self._cache.unlock(sequence.node)
-        sequence.pages[:count] = array("i", match.pages)
-        sequence.node, sequence.num_shared_pages = match.node, count
-
     def _release(self, sequence: Sequence) -> None:
-        """Leave all pages: whole ones to the prefix cache, the rest free."""
+        """Take ``sequence`` off what runs, if it does."""
         if sequence.status is not Status.RUNNING:
             return
-        self._share(sequence)
-        if self._slots is not None:
-            if sequence.is_prefill and sequence.is_state_sound:  # who comes back goes on from here
-                self._keep_state(sequence, is_output=False)
-            self._slots.end(sequence.slot)
-            sequence.slot, sequence.stops, sequence.rolling_page = -1, (), -1
-        self._pool.free(sequence.pages[sequence.num_shared_pages :])
-        assert sequence.node is not None
-        self._cache.unlock(sequence.node)
-        sequence.node, sequence.num_shared_pages, sequence.pages = None, 0, array("i")
+        self._holdings.end(sequence)
         self.running.remove(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -409,26 +340,9 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert what holds between steps; raises AssertionError with the fact that does not."""
-        self._pool.check()
-        self._cache.check()
-        live: list[int] = []
+        self._holdings.check(self.running)
         for sequence in self.running:
-            assert sequence.status is Status.RUNNING and sequence.node is not None
-            assert sequence.node.lock_count > 0
             assert 0 <= sequence.computed_len <= sequence.num_tokens <= self.plan.context_tokens
-            assert sequence.num_shared_pages * self.plan.page_size <= sequence.computed_len
-            assert sequence.computed_len <= len(sequence.pages) * self.plan.page_size
-            shared = sequence.pages[: sequence.num_shared_pages]
-            assert all(self._pool.owner(page) is Owner.TREE for page in shared)
-            live += sequence.pages[sequence.num_shared_pages :]
-        assert len(set(live)) == len(live), "a page has two sequences"
-        assert all(self._pool.owner(page) is Owner.LIVE for page in live)
-        assert len(live) == self._pool.num_live
-        if self._slots is not None:
-            self._slots.check()
-            assert self._slots.num_live == len({sequence.slot for sequence in self.running})
-            kept = self._slots.kept_pages()
-            assert all(self._pool.owner(page) is Owner.TREE for page in kept), "a state without its page"
         for sequence in self.waiting:
             assert sequence.slot == -1
             assert sequence.status is Status.WAITING and sequence.computed_len == 0

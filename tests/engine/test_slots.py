@@ -213,6 +213,20 @@ def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests, spare
     assert engine.slots.num_live == 0
 
 
+def test_an_old_prompt_takes_the_pages_of_a_young_decode_that_is_in_the_batch() -> None:
+    """After its shift the first prompt runs again, before the third, which decodes by then; checked against
+    each of them alone."""
+    plan = make_plan(page_size=1, num_pages=33, context=20, chunk=9)
+    engine = RecurrentEngine(plan, num_slots=3)
+    engine.add(0, [0] * 14, 7, stop_id=-1, num_keep=0)
+    engine.add(1, [0] * 10, 0, "a")
+    engine.add(2, [1, 0], 0)
+    engine.run()
+    assert engine.emitted[0] == alone_shifting([0] * 14, 7, 20, 0)[0]
+    assert engine.emitted[1] == alone([0] * 10, 0, 20)[0]
+    assert engine.emitted[2] == alone([1, 0], 0, 20)[0]
+
+
 def plan_of(page_size: int = 4) -> Plan:
     return make_plan(page_size=page_size, num_pages=400 // page_size, context=200, chunk=64)
 
