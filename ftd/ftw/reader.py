@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import BlobNotFound, DamagedBlob, InvalidFtw
+from ftd.ftw import direct
 from ftd.ftw.format import MAX_CONFIG_BYTES, BlobEntry, FtwConfig, TensorEntry, parse_config, validate
 from ftd.kernels.quant import FORMATS, QuantMatrix
 from ftd.log import fields
@@ -59,17 +60,8 @@ def load_blobs(
     time; verify also compares the hash of each chunk. Raises InvalidFtw, BlobNotFound, DamagedBlob; sizes are
     compared before any memory is taken.
     """
-    sizes = {}
-    for blob in config.blobs:
-        if blob.digest not in blob_paths:
-            raise BlobNotFound(f"blob not found: {blob.digest}")
-        sizes[blob.digest] = _size(Path(blob_paths[blob.digest]), blob.digest)
-        if sizes[blob.digest] != blob.size:
-            raise DamagedBlob(
-                f"{blob.digest} has {sizes[blob.digest]} bytes instead of {blob.size}", "pull the model again"
-            )
-    validate(config, sizes)
-    counter = _Counter(progress, sum(sizes.values()))
+    check_files(config, blob_paths)
+    counter = _Counter(progress, sum(blob.size for blob in config.blobs))
     started = time.monotonic()
     arrays = _places(config)
     with ThreadPoolExecutor(num_threads, "ftw-read") as threads:
@@ -88,6 +80,20 @@ def load_blobs(
         )
     )
     return arrays
+
+
+def check_files(config: FtwConfig, blob_paths: Mapping[str, Path]) -> None:
+    """Raise InvalidFtw, BlobNotFound or DamagedBlob unless the files are those that ``config`` describes."""
+    sizes = {}
+    for blob in config.blobs:
+        if blob.digest not in blob_paths:
+            raise BlobNotFound(f"blob not found: {blob.digest}")
+        sizes[blob.digest] = _size(Path(blob_paths[blob.digest]), blob.digest)
+        if sizes[blob.digest] != blob.size:
+            raise DamagedBlob(
+                f"{blob.digest} has {sizes[blob.digest]} bytes instead of {blob.size}", "pull the model again"
+            )
+    validate(config, sizes)
 
 
 def tensors(config: FtwConfig, blobs: Sequence[NDArray[np.uint8]]) -> dict[str, QuantMatrix]:
@@ -205,28 +211,11 @@ def _allocate(num_bytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(area, np.uint8)
 
 
-def _open(path: Path) -> tuple[int, bool]:
-    """Return a descriptor and whether it bypasses the page cache."""
-    if hasattr(os, "O_DIRECT"):
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
-        except OSError as exc:
-            log.info(fields("direct reads refused", file=path.name, reason=exc.strerror))
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
-
-
 def _read_blob(
     blob: BlobEntry, path: Path, target: memoryview, threads: ThreadPoolExecutor, counter: _Counter
 ) -> None:
-    descriptor, direct = _open(path)
+    descriptor = direct.open_direct(path, target)
     try:
-        if direct:
-            try:
-                os.preadv(descriptor, [target[:4096]], 0)
-            except OSError as exc:  # some file systems accept the flag and refuse the read
-                log.info(fields("direct reads refused", file=path.name, reason=exc.strerror))
-                os.close(descriptor)
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         runs = [
             threads.submit(_read_run, blob, descriptor, target[start : start + READ_BYTES], start, counter)
             for start in range(0, blob.size, READ_BYTES)
@@ -245,17 +234,7 @@ def _read_blob(
 
 
 def _read_run(blob: BlobEntry, descriptor: int, target: memoryview, start: int, counter: _Counter) -> None:
-    done = 0
-    while done < len(target):
-        try:
-            got = os.preadv(descriptor, [target[done:]], start + done)
-        except OSError as exc:
-            raise DamagedBlob(f"cannot read {blob.digest} at byte {start + done}: {exc.strerror}") from exc
-        if got == 0:
-            raise DamagedBlob(f"{blob.digest} ends at byte {start + done} instead of {blob.size}")
-        done += got
-        if done < len(target):
-            done -= done % 4096  # the next direct read must start at a block
+    direct.read_run(descriptor, target, start, blob.digest)
     counter.add(len(target))
 
 
