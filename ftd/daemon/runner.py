@@ -15,9 +15,8 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
-import msgspec
-
 from ftd import errors, log, units
+from ftd.daemon.frames import Frames
 from ftd.engine import messages
 from ftd.engine.messages import (
     Cancel,
@@ -47,53 +46,6 @@ LAST_WORDS_S = 0.5
 _STDERR_LINE_BYTES = 64 << 10
 
 Reply = Tokens | Finished | Embedded | FtdError
-
-
-class _Frames(asyncio.Protocol):
-    """Cuts the byte stream into frames and hands each decoded message to the runner."""
-
-    def __init__(
-        self, on_message: Callable[[messages.Up], None], on_end: Callable[[str | None], None]
-    ) -> None:
-        self._on_message = on_message
-        self._on_end = on_end
-        self._pending = bytearray()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        pending = self._pending
-        pending += data
-        start = 0
-        header = messages.HEADER
-        while len(pending) - start >= header.size:
-            (body_bytes,) = header.unpack_from(pending, start)
-            end = start + header.size + body_bytes
-            if body_bytes > messages.MAX_FRAME_BYTES:
-                self._fail(f"engine sent a frame of {body_bytes} bytes")
-                return
-            if len(pending) < end:
-                break
-            try:
-                message = messages.decode_up(bytes(pending[start + header.size : end]))
-            except msgspec.MsgspecError as exc:
-                self._fail(f"engine sent a malformed message: {exc}")
-                return
-            start = end
-            self._on_message(message)
-        del pending[:start]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_end(None)
-
-    def _fail(self, reason: str) -> None:
-        self._pending.clear()
-        assert self._transport is not None
-        self._on_end(reason)
-        self._transport.abort()
 
 
 class Runner:
@@ -204,7 +156,7 @@ class Runner:
                 raise EngineError(f"cannot start the engine: {exc}") from exc
         self._stderr_task = asyncio.create_task(self._copy_stderr())
         self._transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: _Frames(self._dispatch, self._ended), sock=ours
+            lambda: Frames(self._dispatch, self._ended), sock=ours
         )
         logger.debug(log.fields("engine started", pid=self.pid))
 
