@@ -12,8 +12,10 @@ from ftd.kernels.causal_conv_triton import causal_conv
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
+from ftd.kernels.gated_chunk_triton import ChunkWorkspace, chunk_workspace
 from ftd.kernels.gated_delta_triton import gated_delta
 from ftd.kernels.sigmoid_gate_triton import sigmoid_gate
+from ftd.kernels.step import Limits
 
 Floats = NDArray[np.float32]
 
@@ -69,6 +71,7 @@ class DeltaRule(Op):
     state: torch.Tensor
     key_heads: int
     tiled: bool
+    workspace: ChunkWorkspace
 
     def run(self, step: DeviceStep) -> None:
         gated_delta(
@@ -85,13 +88,16 @@ class DeltaRule(Op):
             self.tiled,
             kv_len=step.kv_len,
             out=self.out.rows(step),
+            workspace=self.workspace,
         )
 
 
 class StateOps:
     """The part of CudaGraph that records ops with a state; each step names every sequence's slot."""
 
+    _limits: Limits
     _memory: DeviceMemory
+    _chunk_workspaces: dict[tuple[int, ...], ChunkWorkspace]
     _record: Callable[[Op], None]
     _num_states: int
 
@@ -123,7 +129,19 @@ class StateOps:
         if (a.width, b.width, out.width) != (heads, heads, heads * channels):
             raise ValueError(f"a, b and out must be {heads}, {heads} and {heads * channels} wide")
         weights = self._memory.vector(decay), self._memory.vector(bias)
-        self._record_state(state, DeltaRule(out, qkv, a, b, *weights, state, key_heads, tiled))
+        workspace = self._chunk_workspace(tuple(state.shape))
+        self._record_state(state, DeltaRule(out, qkv, a, b, *weights, state, key_heads, tiled, workspace))
+
+    def _chunk_workspace(self, shape: tuple[int, ...]) -> ChunkWorkspace:
+        """Return the memory of chunks that all layers with states of ``shape`` share."""
+        if shape not in self._chunk_workspaces:
+            limits, device = self._limits, self._memory.device
+            made = self._memory.allocate(
+                lambda: chunk_workspace(limits.max_tokens, limits.max_sequences, shape, device)
+            )
+            self._chunk_workspaces[shape] = made
+            self._memory.buffer_bytes += made.num_bytes
+        return self._chunk_workspaces[shape]
 
     def _record_state(self, state: torch.Tensor, op: Op) -> None:
         slots = state.shape[0]

@@ -2,7 +2,7 @@
 
 Columns of the state do not depend on each other, so 32 heads of 128 columns are 512 programs; what the next
 token needs is loaded while this one is computed. A single token is bound by reading and writing the state.
-Prompts take the same way, token after token, with the state in registers.
+Where a sequence has many tokens in a step they go in chunks: ``gated_chunk_triton``.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -10,26 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels.gated_chunk_triton import MANY_TOKENS, ChunkWorkspace, chunked
 from ftd.kernels.gated_delta_ref import NORM_EPS, check_weights
+from ftd.kernels.gated_math_triton import sigmoid, softplus
 from ftd.kernels.shapes import expect
 
 # Columns of a program: 8 of 128 rows are 32 values for each thread of a warp.
 BLOCK_VALUES = 8
-
-
-@triton.jit
-def softplus(x):
-    """Return log(1 + exp(x)), right for large and for small results."""
-    tail = tl.exp(-tl.abs(x))
-    # The logarithm of 1 + tail loses the digits of a small tail.
-    return tl.maximum(x, 0.0) + tl.where(tail < 1e-3, tail - 0.5 * tail * tail, tl.log(1.0 + tail))
-
-
-@triton.jit
-def sigmoid(x):
-    """Return 1 / (1 + exp(-x)); exp overflows for no x."""
-    decay = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0.0, 1.0, decay) / (1.0 + decay)
 
 
 @triton.jit
@@ -56,15 +43,16 @@ def _gated_delta(
     # strides
     qkv_stride, a_stride, b_stride, out_stride,
     # meta
-    TILED: tl.constexpr, HAS_LEN: tl.constexpr, EPS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    TILED: tl.constexpr, HAS_LEN: tl.constexpr, EPS: tl.constexpr, MANY: tl.constexpr,
+    KEYS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """All tokens of one sequence, VALUES columns of one value head."""
+    """All tokens of one sequence that has few, VALUES columns of one value head."""
     # ---- program ids
     sequence, value_head = tl.program_id(0), tl.program_id(1)
     start, end = tl.load(q_start + sequence), tl.load(q_start + sequence + 1)
     if HAS_LEN:
         end = tl.where(tl.load(kv_len + sequence) > 0, end, start)
-    if start >= end:
+    if (start >= end) | (end - start >= MANY):
         return
     # ---- pointers
     key = tl.arange(0, KEYS)
@@ -119,11 +107,15 @@ def gated_delta(
     *,
     kv_len: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    workspace: ChunkWorkspace | None = None,
 ) -> torch.Tensor:
-    """Read and correct the state of each value head, as ``gated_delta_ref`` says. Capture-safe with out.
+    """Read and correct the state of each value head, as ``gated_delta_ref`` says.
 
     qkv, a, b, out  f32 or bf16; state [slots, Hv, Ck, Cv] f32, written in place, sums in f32
-    kv_len  [B] i32   a sequence where it is 0 is padding: its results and its slot stay as they are
+    kv_len     [B] i32   a sequence where it is 0 is padding: its results and its slot stay as they are
+    workspace            of chunk_workspace for at least these tokens and sequences
+
+    Capture-safe if ``out`` is given and there are less than MANY_TOKENS, or ``workspace`` is given too.
     """
     expect("qkv", qkv, "float32 bfloat16", ("T", "channels"))
     tokens, width = qkv.shape
@@ -145,7 +137,12 @@ def gated_delta(
         qkv, a, b, decay, bias, state, q_start, positions, state_index, kv_len, out,
         key_heads, value_heads, key_channels, value_channels, key_channels**-0.5,
         qkv.stride(0), a.stride(0), b.stride(0), out.stride(0),
-        TILED=tiled, HAS_LEN=kv_len is not None, EPS=NORM_EPS,
+        TILED=tiled, HAS_LEN=kv_len is not None, EPS=NORM_EPS, MANY=MANY_TOKENS,
         KEYS=triton.next_power_of_2(key_channels), VALUES=BLOCK_VALUES, num_warps=1,
     )  # fmt: skip
+    if tokens >= MANY_TOKENS:
+        chunked(
+            qkv, a, b, decay, bias, state, key_heads, q_start, positions, state_index, tiled, kv_len, out,
+            workspace,
+        )  # fmt: skip
     return out

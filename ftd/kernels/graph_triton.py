@@ -26,6 +26,7 @@ from ftd.kernels.cuda_runner import Runner
 from ftd.kernels.cuda_states import StateOps
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.gated_chunk_triton import ChunkWorkspace
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.shapes import expect
@@ -71,6 +72,7 @@ class CudaGraph(StateOps):
         self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
         self._buffers: list[DeviceBuffer] = []
         self._block_sizes: set[int] = set()
+        self._chunk_workspaces: dict[tuple[int, ...], ChunkWorkspace] = {}
         self._wanted = (0, 0)
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size

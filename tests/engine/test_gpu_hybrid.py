@@ -58,6 +58,42 @@ def test_the_fast_path_is_near(case: str) -> None:
     assert np.sqrt(np.mean((ours - theirs) ** 2)) <= 0.05 * theirs.std()
 
 
+def test_long_prompts_in_chunks(oracle: Tiny) -> None:
+    model, theirs = made(oracle, "f32"), oracle.logits(IDS[:110])
+    (ours,) = run(model, [(2, IDS[:90], 0)])
+    assert_close(ours, theirs[:90])
+    (ours, beside) = run(model, [(2, IDS[90:110], 90), (4, IDS[:40], 0)])
+    assert_close(ours, theirs[90:])
+    assert_close(beside, theirs[:40])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", hybrid.CASES)
+@pytest.mark.parametrize("precision", ["f32", "fast"])
+def test_long_texts_cold_and_warm(case: str, precision: str, tmp_path: Path) -> None:
+    """64 greedy ids after a prompt of 150: as the processor's in f32; with what is cached as without."""
+    load = msgspec.structs.replace(write_ftw(hybrid.make(case), tmp_path), context_tokens=256)
+    card = msgspec.structs.replace(load, device="cuda", precision=precision)
+    cold = Serving(card)
+    texts = []
+    for serving in (cold, Serving(card), Serving(load)):
+        if serving is not cold:
+            prefix = serving.start(IDS[:70], max_tokens=8)
+            serving.run()
+            assert len(serving.tokens(prefix)) == 8
+            # the second prompt with a prefix leaves its state, the third goes on with it
+            serving.start([*IDS[:100], 5, 6], max_tokens=4)
+            serving.run()
+        request = serving.start(IDS[:150], max_tokens=64)
+        serving.run()
+        texts.append(serving.tokens(request))
+        serving.close()
+    assert len(texts[0]) == 64
+    assert texts[0] == texts[1]
+    if precision == "f32":
+        assert texts[0] == texts[2]
+
+
 def test_texts_and_kept_states_are_those_of_the_processor(tmp_path: Path) -> None:
     load = write_ftw(hybrid.make("qwen3_5"), tmp_path)
     card = "interpreter" if devices.missing_for_cuda() else "cuda"
