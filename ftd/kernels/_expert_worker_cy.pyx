@@ -3,6 +3,8 @@
 
 import numpy as np
 
+from ftd.kernels import cpu
+
 from libc.stdint cimport int32_t, int64_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libcpp.vector cimport vector
@@ -10,16 +12,18 @@ from libcpp.vector cimport vector
 from ftd.kernels._expert_ffn_cy cimport (
     NUM_EXPERT_OPS, ExpertFfnArgs, fill_expert_args, fill_expert_ops, place_expert_workspace,
 )
-from ftd.kernels._pool cimport Op, Pool, ThreadPool
+from ftd.kernels._pool cimport Op, Pool
 from ftd.kernels._step_cy cimport address_of, aligned, floats_of
 
 cdef extern from "expert_worker.h" namespace "ftd" nogil:
     cdef cppclass CWorker "ftd::ExpertWorker":
-        CWorker(ThreadPool*, int32_t*, const void*, float*, int64_t, int32_t) except +
+        CWorker(int32_t, const vector[int]&, int32_t*, const void*, float*, int64_t, int32_t) except +
         void add(const Op*) except +
         void start() except +
         void stop()
+        void stall(bint)
         int64_t num_messages()
+        int64_t busy_ns()
 
 
 cdef struct Layer:
@@ -28,9 +32,9 @@ cdef struct Layer:
 
 
 cdef class ExpertWorker:
-    """A thread that answers a mailbox with the threads of ``pool``, which nobody else may use meanwhile.
+    """Threads that answer a mailbox, as many as ``pool`` has and on its cores; they spin while messages come.
 
-    words    [80]   i32          the mailbox's words
+    words    [32]   i32          the mailbox's words
     on_cpu   [T, K] i32          the layer's experts to run, negative where somebody else does
     weights  [T, K] f32
     x        [T, D] f32, or u16 that holds bf16
@@ -50,8 +54,8 @@ cdef class ExpertWorker:
             raise ValueError(f"x and out must be [T, D] of f32 or u16 and f32, got {x.dtype} {x.shape} {out.shape}")
         if on_cpu.shape != weights.shape or on_cpu.dtype != np.int32 or weights.dtype != np.float32:
             raise ValueError("on_cpu and weights must be [T, K] i32 and f32")
-        if words.dtype != np.int32 or words.size < 80 or on_cpu.shape[0] != x.shape[0]:
-            raise ValueError("words must be [80] i32 and all arrays of as many tokens")
+        if words.dtype != np.int32 or words.size < 32 or on_cpu.shape[0] != x.shape[0]:
+            raise ValueError("words must be [32] i32 and all arrays of as many tokens")
         self.arrays = (words, on_cpu, weights, x, out)
         if not all(array.flags.c_contiguous for array in self.arrays):
             raise ValueError("the arrays of a mailbox must be contiguous")
@@ -62,8 +66,9 @@ cdef class ExpertWorker:
         cdef float* converted = NULL
         if rows is not None:
             converted = <float*>address_of(rows)
+        cdef vector[int] cores = cpu.usable_cores()
         self.worker = new CWorker(
-            pool.threads, <int32_t*>address_of(words), <const void*>address_of(x), converted, x.shape[1], x.shape[0]
+            pool.num_threads, cores, <int32_t*>address_of(words), <const void*>address_of(x), converted, x.shape[1], x.shape[0]
         )
 
     def add(self, bank, activation: str = "silu", limit: float = 7.0) -> None:
@@ -108,6 +113,15 @@ cdef class ExpertWorker:
     def num_messages(self) -> int:
         """Messages answered so far."""
         return self.worker.num_messages()
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds from seeing a message to its answer, over all messages."""
+        return self.worker.busy_ns()
+
+    def stall(self, stalled: bool = True) -> None:
+        """Answer nothing until told otherwise, as a worker does whose cores others use; for tests."""
+        self.worker.stall(stalled)
 
     def close(self) -> None:
         """End the thread; a second call does nothing."""

@@ -4,10 +4,11 @@
     host   workers   see the bell, compute out[t] = sum of weight * expert(x_t), then answer: done = n
     card   collect   waits until done = n and adds the rows
 
-The memory is pinned and mapped; each word has a cache line of its own. Stores before a bell or an answer are
-seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``; one that is
-silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the message, this and
-later waits end at once, and the engine, which looks at it after each step, makes an error of that.
+The memory is pinned and mapped; what each side writes has cache lines of its own. Stores before a bell or an
+answer are seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``;
+one that is silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the
+message, this and later waits end at once, and the engine, which looks at it after each step, makes an error
+of that.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -20,8 +21,10 @@ import triton.language as tl
 from ftd.kernels.shapes import expect
 
 LINE_WORDS = 16  # a cache line of 64 bytes
-BELL, DONE, POISON, TOKENS, LAYER = (LINE_WORDS * i for i in range(5))
-HEADER_WORDS = LINE_WORDS * 5
+# Who sees the bell has the words beside it too
+BELL, TOKENS, LAYER = 0, 1, 2
+DONE, POISON = LINE_WORDS, 2 * LINE_WORDS
+HEADER_WORDS = 3 * LINE_WORDS
 FAILED = -1
 # A look at host memory takes 1 to 8 us over PCIe; ``looks_in`` measures it.
 MAX_LOOKS = 200_000
@@ -35,7 +38,7 @@ _DONE, _POISON, _TOKENS, _LAYER = (tl.constexpr(word) for word in (DONE, POISON,
 class Mailbox:
     """Views of one pinned block: ``host`` for the CPU; the card gets the same memory by address.
 
-    words    [80]   i32   bell, done, poison, tokens, layer at 0, 16, 32, 48, 64
+    words    [48]   i32   bell, tokens, layer at 0, 1, 2; done at 16; poison at 32
     on_cpu   [T, K] i32   the layer's experts that the CPU runs, -1 elsewhere
     weights  [T, K] f32
     x        [T, D] f32 or bf16

@@ -13,7 +13,7 @@ from ftd.kernels.expert_ffn_ref import expert_ffn
 from ftd.kernels.quant import BankMatrix, ExpertBank
 
 E, K, D, F, TOKENS = 6, 3, 64, 32, 4
-BELL, DONE, TOKENS_WORD, LAYER = 0, 16, 48, 64
+BELL, TOKENS_WORD, LAYER, DONE = 0, 1, 2, 16
 ANSWER_S = 10.0
 
 
@@ -32,7 +32,7 @@ class Box:
     """A mailbox in plain memory, and the side of the card."""
 
     def __init__(self) -> None:
-        self.words = np.zeros(80, np.int32)
+        self.words = np.zeros(48, np.int32)
         self.on_cpu = np.full((TOKENS, K), -1, np.int32)
         self.weights = np.zeros((TOKENS, K), np.float32)
         self.x = np.zeros((TOKENS, D), np.float32)
