@@ -120,41 +120,6 @@ inline float dot_row_scalar(const Matrix& w, int64_t row, const Activations& x, 
     return part[0] + part[1] + part[2] + part[3];
 }
 
-// Fetches the planes of eight rows into the caches, in order, a piece with every pair or eight of blocks that the caller
-// computes. Reading past the end of a matrix this way is harmless.
-struct Ahead {
-    const char* code_plane;
-    const char* scale_planes[2];
-    int32_t code_bytes;   // of eight rows and two blocks
-    int32_t num_scales;
-    int32_t scale_bytes;  // of eight rows and eight blocks
-
-    template <int32_t FORMAT>
-    static Ahead of(const Matrix& w, int64_t row) {
-        const int64_t bytes = FORMAT == Q8_0 ? w.k : w.k / 2;
-        const int plane = Codes<FORMAT>::SCALES_PLANE;
-        const int64_t scales = FORMAT == NVFP4 ? w.k / 16 : FORMAT == MXFP4 ? w.k / 32 : w.k / 16;
-        Ahead ahead = {static_cast<const char*>(w.planes[0]) + row * bytes,
-                       {static_cast<const char*>(w.planes[plane]) + row * scales, nullptr},
-                       FORMAT == Q8_0 ? 512 : 256, 1, FORMAT == MXFP4 ? 64 : 128};
-        if constexpr (FORMAT == Q4_1 || FORMAT == Q5_1) {
-            ahead.scale_planes[1] = static_cast<const char*>(w.planes[plane + 1]) + row * scales;
-            ahead.num_scales = 2;
-        }
-        return ahead;
-    }
-    void codes() {
-        for (int32_t at = 0; at < code_bytes; at += 64) __builtin_prefetch(code_plane + at, 0, FETCH_LOCALITY);
-        code_plane += code_bytes;
-    }
-    void scales() {
-        for (int32_t i = 0; i < num_scales; ++i) {
-            for (int32_t at = 0; at < scale_bytes; at += 64) __builtin_prefetch(scale_planes[i] + at, 0, FETCH_LOCALITY);
-            scale_planes[i] += scale_bytes;
-        }
-    }
-};
-
 inline void store_product(const Product& p, int64_t t, int64_t row, float value) {
     float* out = p.out + t * p.weight.n + row;
     *out = p.add ? *out + value : p.bias ? p.bias[row] + value : value;

@@ -25,6 +25,7 @@ void integer_range(const Product& p, const Activations& x, int64_t begin, int64_
 
 inline void product_range(const Product& p, const MatmulArgs& a, int64_t begin, int64_t end, int64_t t0, int64_t t1,
                           int64_t num_tokens, char* scratch) {
+    if (p.exact && num_tokens == 1) return exact_vector(p, a.x, begin, end, scratch);
     if (p.exact) return float_range(p, a.x, begin, end, t0, t1, scratch);
     const Activations& x = a.activations;
     switch (p.weight.format) {
@@ -48,14 +49,15 @@ inline void matmul_op(const void* args, const Step* step, int32_t thread, int32_
     const int64_t num_tokens = num_rows(step, a.rows);
     if (num_tokens == 0) return;
     char* scratch = a.scratch + thread * a.scratch_stride;
-    const int64_t grain = num_tokens == 1 ? 8 : TILE_ROWS;
+    const int64_t grain = num_tokens == 1 ? 8 : TILE_ROWS, token_tiles = (num_tokens + TOKEN_GRAIN - 1) / TOKEN_GRAIN;
     int64_t tiles = 0, slices = 1;
     for (int32_t i = 0; i < a.num_products; ++i) tiles += (a.products[i].weight.n + grain - 1) / grain;
     while (tiles * slices < 3 * num_threads && num_tokens / slices >= 32) slices *= 2;
     int64_t begin, end;
     share(tiles * slices, 1, thread, num_threads, &begin, &end);
     for (int64_t slice = begin / tiles; slice * tiles < end; ++slice) {
-        const int64_t t0 = num_tokens * slice / slices, t1 = num_tokens * (slice + 1) / slices;
+        const int64_t t0 = token_tiles * slice / slices * TOKEN_GRAIN;
+        const int64_t t1 = slice + 1 < slices ? token_tiles * (slice + 1) / slices * TOKEN_GRAIN : num_tokens;
         int64_t at = slice * tiles;  // first tile of the product, in the line
         for (int32_t i = 0; i < a.num_products; ++i) {
             const Product& p = a.products[i];

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #endif
 
+#include "matmul_ahead.h"
 #include "matmul_block.h"
 #include "quantize_scalar.h"
 
@@ -11,7 +12,7 @@ namespace ftd {
 
 namespace scalar {
 
-constexpr int64_t TILE_ROWS = 8;
+constexpr int64_t TILE_ROWS = 8, TOKEN_GRAIN = 1;
 
 inline void quantize_block(const float* x, const Activations& out, int64_t t, int64_t b) {
     quantize_block_scalar(x, out, t, b);
@@ -38,6 +39,10 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
     }
 }
 
+inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_t end, char* scratch) {
+    float_range(p, x, begin, end, 0, 1, scratch);
+}
+
 #include "matmul_ops.inl"
 
 }  // namespace scalar
@@ -52,6 +57,7 @@ namespace avx2 {
 #include "matmul_rows.inl"
 #include "matmul_tile.inl"
 #include "matmul_float.inl"
+#include "matmul_float_vector.inl"
 #include "quantize.inl"
 #include "matmul_ops.inl"
 #undef FTD_VNNI
@@ -67,15 +73,30 @@ namespace avx512 {
 #include "matmul_rows.inl"
 #include "matmul_tile.inl"
 #include "matmul_float.inl"
+#include "matmul_float_vector.inl"
 #include "quantize.inl"
 #include "matmul_ops.inl"
 #undef FTD_VNNI
 }  // namespace avx512
 #pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")
+namespace amx {
+using avx512::exact_vector;
+using avx512::float_range;
+using avx512::quantize_block;
+using avx512::vector_rows;
+#include "matmul_amx_tokens.inl"
+#include "matmul_amx.inl"
+#include "matmul_ops.inl"
+}  // namespace amx
+#pragma GCC pop_options
 #endif
 
 inline OpFn quantize_select(int32_t isa) {
 #if defined(__x86_64__)
+    if (isa >= ISA_AMX) return amx::quantize_tiles_op;
     if (isa >= ISA_AVX512) return avx512::quantize_op;
     if (isa >= ISA_AVX2) return avx2::quantize_op;
 #endif
@@ -84,6 +105,7 @@ inline OpFn quantize_select(int32_t isa) {
 
 inline OpFn matmul_select(int32_t isa) {
 #if defined(__x86_64__)
+    if (isa >= ISA_AMX) return amx::matmul_op;
     if (isa >= ISA_AVX512) return avx512::matmul_op;
     if (isa >= ISA_AVX2) return avx2::matmul_op;
 #endif
