@@ -1,9 +1,11 @@
 """Measures one model here: load, prefill and decode rates, and how near decode comes to memory speed.
 
     python -m ftd.engine.bench CONFIG BLOB… [--prompt-tokens N --decode-tokens N --threads N --json]
+    python -m ftd.engine.bench CONFIG BLOB… --prompts 32,512 --contexts 0,2048 [--decode-tokens N --threads N]
 
 Drives the engine itself, without daemon or socket, on random token ids at temperature 0: one warm-up, then
-``repetitions`` runs, of which the median counts. Each run has its own prefix cache salt, so none is warm.
+``repetitions`` runs, of which the median counts. Each run has its own prefix cache salt, so none is warm. The
+second form runs many lengths once each and prints JSON, for programs that repeat it.
 
     bytes of a decode token   every weight that a step reads (the embedding counts where it is also the output
                               matrix, else one row of it) + K and V of the mean context
@@ -15,7 +17,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,6 +57,36 @@ class Result:
     repetitions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """The rate of one prompt."""
+
+    prompt_tokens: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """The rate of one answer that begins at ``context_tokens``, and what each of its tokens reads."""
+
+    context_tokens: int
+    tokens_per_s: float
+    bytes_per_token: int
+    outside_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Many lengths of one model, each once."""
+
+    num_threads: int
+    isa: str
+    load_s: float
+    bandwidth_bytes_per_s: float
+    prefills: list[Prefill]
+    decodes: list[Decode]
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One repetition in nanoseconds."""
@@ -62,6 +94,11 @@ class _Run:
     prefill_ns: int
     decode_ns: int
     decode_graph_ns: int
+
+    @property
+    def outside_share(self) -> float:
+        """Part of the decode steps that was not spent in the graph."""
+        return 1 - self.decode_graph_ns / self.decode_ns
 
 
 def run(
@@ -78,17 +115,8 @@ def run(
     for name, value in (("prompt", prompt_tokens), ("decode", decode_tokens), ("repetition", repetitions)):
         if value < 1:
             raise InvalidOption(f"number of {name} tokens or runs must be at least 1: {value}")
-    if precision not in ("fast", "f32"):
-        raise InvalidOption(f"precision must be fast or f32: {precision}")
     sent: list[Up] = []
-    load = Load(
-        config_path=str(config_path),
-        blob_paths={digest: str(path) for digest, path in blob_paths.items()},
-        context_tokens=prompt_tokens + decode_tokens + 1,
-        max_sequences=1,
-        num_threads=num_threads,
-        precision="f32" if precision == "f32" else "fast",
-    )
+    load = _load(config_path, blob_paths, prompt_tokens + decode_tokens, num_threads, precision)
     with Engine(load, sent.append) as engine:
         _measure(engine, sent, min(prompt_tokens, 32), min(decode_tokens, 2), "warm-up")
         runs = [
@@ -96,6 +124,72 @@ def run(
             for index in range(repetitions)
         ]
         return _result(engine, load, config_path, runs, prompt_tokens, decode_tokens)
+
+
+def sweep(
+    config_path: Path,
+    blob_paths: Mapping[str, Path],
+    *,
+    prompts: Sequence[int] = (),
+    contexts: Sequence[int] = (),
+    decode_tokens: int = 128,
+    num_threads: int = 0,
+    precision: str = "fast",
+) -> Sweep:
+    """Measure each length of ``prompts`` and decoding after each of ``contexts``, in one engine.
+
+    A context that is also a prompt is measured in one run, since its prompt has to be computed anyway.
+    """
+    if min((*prompts, decode_tokens), default=1) < 1 or min(contexts, default=0) < 0:
+        raise InvalidOption(f"lengths must be at least 1, contexts 0: {[*prompts]}, {[*contexts]}")
+    # A context of 0 begins with one token, as every sequence does
+    decoded = {max(context, 1): context for context in contexts}
+    longest = max((*prompts, *decoded), default=1)
+    sent: list[Up] = []
+    load = _load(config_path, blob_paths, longest + decode_tokens, num_threads, precision)
+    prefills, decodes = [], []
+    with Engine(load, sent.append) as engine:
+        _measure(engine, sent, min(longest, 32), min(decode_tokens, 2), "warm-up")
+        for length in sorted({*prompts, *decoded}):
+            steps = decode_tokens if length in decoded else 1
+            found = _measure(engine, sent, length, steps, f"prompt {length}")
+            if length in prompts:
+                rate = length / found.prefill_ns * 1e9
+                prefills.append(Prefill(prompt_tokens=length, tokens_per_s=rate))
+            if length in decoded:
+                decodes.append(
+                    Decode(
+                        context_tokens=decoded[length],
+                        tokens_per_s=steps / found.decode_ns * 1e9,
+                        bytes_per_token=decode_bytes(engine, load.precision, length + steps // 2),
+                        outside_share=found.outside_share,
+                    )
+                )
+        threads, load_s = engine.threads.num_threads, engine.load_ns / 1e9
+    return Sweep(
+        num_threads=threads,
+        isa=cpu.isa(),
+        load_s=load_s,
+        bandwidth_bytes_per_s=bandwidth.measure(threads),
+        prefills=prefills,
+        decodes=decodes,
+    )
+
+
+def _load(
+    config_path: Path, blob_paths: Mapping[str, Path], longest_tokens: int, num_threads: int, precision: str
+) -> Load:
+    """Return the Load of a model for one sequence; InvalidOption for a precision that is none."""
+    if precision not in ("fast", "f32"):
+        raise InvalidOption(f"precision must be fast or f32: {precision}")
+    return Load(
+        config_path=str(config_path),
+        blob_paths={digest: str(path) for digest, path in blob_paths.items()},
+        context_tokens=longest_tokens + 1,
+        max_sequences=1,
+        num_threads=num_threads,
+        precision="f32" if precision == "f32" else "fast",
+    )
 
 
 def _measure(engine: Engine, sent: list[Up], prompt_tokens: int, decode_tokens: int, salt: str) -> _Run:
@@ -129,7 +223,7 @@ def _result(
     decode_rate = decode_tokens / statistics.median(each.decode_ns for each in runs) * 1e9
     token_bytes = decode_bytes(engine, load.precision, prompt_tokens + decode_tokens // 2)
     read_rate = bandwidth.measure(engine.threads.num_threads)
-    outside = statistics.median(1 - each.decode_graph_ns / each.decode_ns for each in runs)
+    outside = statistics.median(each.outside_share for each in runs)
     return Result(
         architecture=config.architecture,
         quantization=config.quantization,
@@ -170,6 +264,7 @@ def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
 
 def format_table(result: Result) -> str:
     """Return ``result`` for people, one row a figure."""
+    reads = result.bytes_per_decode_token * result.decode_tokens_per_s
     rows = (
         (
             "model",
@@ -179,7 +274,7 @@ def format_table(result: Result) -> str:
         ("load", f"{result.load_s:.2f} s, read at {result.read_bytes_per_s / 1e9:.2f} GB/s"),
         ("prefill", f"{result.prefill_tokens_per_s:.1f} tok/s over {result.prompt_tokens} tokens"),
         ("decode", f"{result.decode_tokens_per_s:.1f} tok/s over {result.decode_tokens} tokens"),
-        ("decode reads", f"{result.bytes_per_decode_token / 1e6:.1f} MB a token"),
+        ("decode reads", f"{result.bytes_per_decode_token / 1e6:.1f} MB a token, {reads / 1e9:.2f} GB/s"),
         (
             "bandwidth",
             f"{result.bandwidth_fraction:.0%} of {result.bandwidth_bytes_per_s / 1e9:.1f} GB/s measured here",
@@ -187,6 +282,11 @@ def format_table(result: Result) -> str:
         ("outside kernels", f"{result.outside_share:.1%} of a decode step"),
     )
     return "\n".join(f"{name:<16} {value}" for name, value in rows)
+
+
+def _lengths(text: str) -> list[int]:
+    """Return the numbers of a list like ``32,512``."""
+    return [int(part) for part in text.split(",")]
 
 
 def main(arguments: list[str]) -> int:
@@ -200,11 +300,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--precision", choices=("fast", "f32"), default="fast")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--prompts", type=_lengths, default=[], help="lengths to run once each")
+    parser.add_argument("--contexts", type=_lengths, default=[], help="contexts to decode after, once each")
     options = parser.parse_args(arguments)
+    blob_paths = {path.name.replace("-", ":", 1): path for path in options.blobs}
     try:
+        if options.prompts or options.contexts:
+            swept = sweep(
+                options.config,
+                blob_paths,
+                prompts=options.prompts,
+                contexts=options.contexts,
+                decode_tokens=options.decode_tokens,
+                num_threads=options.threads,
+                precision=options.precision,
+            )
+            print(json.dumps(asdict(swept)))
+            return 0
         result = run(
             options.config,
-            {path.name.replace("-", ":", 1): path for path in options.blobs},
+            blob_paths,
             prompt_tokens=options.prompt_tokens,
             decode_tokens=options.decode_tokens,
             num_threads=options.threads,

@@ -89,3 +89,36 @@ def test_impossible_options_are_refused(
 def test_a_missing_model_ends_with_an_error_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main([str(tmp_path / "none"), str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_sweep_runs_each_length_once(written: tuple[tiny.Tiny, Load]) -> None:
+    """Of its figures those that follow from lengths, against ``run`` of the same length."""
+    config_path, blob_paths = Path(written[1].config_path), paths(written[1])
+    found = bench.sweep(
+        config_path, blob_paths, prompts=[40, 9], contexts=[0, 40], decode_tokens=8, num_threads=1
+    )
+    assert [each.prompt_tokens for each in found.prefills] == [9, 40]
+    assert [each.context_tokens for each in found.decodes] == [0, 40]
+    alone = bench.run(config_path, blob_paths, **SIZES)
+    assert found.decodes[1].bytes_per_token == alone.bytes_per_decode_token
+    assert all(each.tokens_per_s > 0 for each in (*found.prefills, *found.decodes))
+    assert all(0 < each.outside_share < 1 for each in found.decodes)
+    assert (found.num_threads, found.isa) == (1, alone.isa)
+
+
+def test_the_command_sweeps(written: tuple[tiny.Tiny, Load], capsys: pytest.CaptureFixture[str]) -> None:
+    load = written[1]
+    arguments = ["--prompts", "9,33", "--contexts", "2", "--decode-tokens", "3", "--threads", "1"]
+    assert bench.main([load.config_path, *load.blob_paths.values(), *arguments]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["prompt_tokens"] for each in printed["prefills"]] == [9, 33]
+    assert [each["context_tokens"] for each in printed["decodes"]] == [2]
+    assert printed["bandwidth_bytes_per_s"] > 0
+
+
+@pytest.mark.parametrize("change", [{"prompts": [0]}, {"contexts": [-1]}, {"decode_tokens": 0}])
+def test_impossible_lengths_are_refused(
+    written: tuple[tiny.Tiny, Load], change: dict[str, int | list[int]]
+) -> None:
+    with pytest.raises(InvalidOption, match="lengths must be at least 1"):
+        bench.sweep(Path(written[1].config_path), paths(written[1]), **change)  # type: ignore[arg-type]
