@@ -7,7 +7,7 @@ fills C structs; a run checks the step's indices, copies its arrays and hands al
 
 from ftd.kernels.shapes import expect
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from ftd.kernels._add_cy cimport AddArgs, add_fn
@@ -21,6 +21,7 @@ from ftd.kernels._matmul_cy cimport (
     MatmulArgs, Product, QuantizeArgs, activation_bytes, has_integer_codes, matmul_fn, matmul_scratch_bytes,
     place_activations, quantize_fn,
 )
+from ftd.kernels._pool cimport current_isa
 from ftd.kernels._recorder_cy cimport rows_of
 from ftd.kernels._rms_norm_cy cimport RmsNormArgs, rms_norm_fn
 from ftd.kernels._rope_cy cimport RopeArgs, RopeTableArgs, rope_fn, rope_table_fn
@@ -40,10 +41,12 @@ cdef class CpuGraph(LatentOps):
     cdef vector[int64_t] _matmul_ks
     cdef int64_t _activation_bytes
     cdef int64_t _scratch_bytes
+    cdef int32_t _isa                # of its ops
 
     def __init__(self, pool=None, **limits):
         super().__init__(pool, **limits)
         self._rope_tables, self._workspaces = {}, {}
+        self._isa = current_isa()
 
     def embedding(self, out, weight, scale=1.0) -> None:
         """Record out = scale * weight[ids]."""
@@ -138,11 +141,11 @@ cdef class CpuGraph(LatentOps):
             quantize = <QuantizeArgs*>self._new(sizeof(QuantizeArgs))
             quantize.x, quantize.k, quantize.rows = args.x, x.width, args.rows
             self._quantizes.push_back(quantize)
-            self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width))
+            self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width, self._isa))
             self._record(quantize_fn(), quantize)
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
-        self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width) + 63) // 64 * 64)
+        self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width, self._isa) + 63) // 64 * 64)
         return self._record(matmul_fn(), args)
 
     def swiglu(self, out, gate, up) -> None:
@@ -287,11 +290,11 @@ cdef class CpuGraph(LatentOps):
         cdef void* codes = start + self._parts * self._scratch_bytes
         cdef size_t i
         for i in range(self._quantizes.size()):
-            self._quantizes[i].out = place_activations(codes, self._most_rows, self._quantizes[i].k)
+            self._quantizes[i].out = place_activations(codes, self._most_rows, self._quantizes[i].k, self._isa)
         for i in range(self._matmuls.size()):
             self._matmuls[i].scratch = start
             self._matmuls[i].scratch_stride = self._scratch_bytes
-            self._matmuls[i].activations = place_activations(codes, self._most_rows, self._matmul_ks[i])
+            self._matmuls[i].activations = place_activations(codes, self._most_rows, self._matmul_ks[i], self._isa)
 
     @property
     def num_bytes(self) -> int:

@@ -10,8 +10,8 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
     cdef struct Activations "ftd::Activations":
         int8_t* q
 
-    int64_t activation_bytes(int64_t t, int64_t k)
-    Activations place_activations(void* memory, int64_t t, int64_t k)
+    int64_t activation_bytes(int64_t t, int64_t k, int32_t isa)
+    Activations place_activations(void* memory, int64_t t, int64_t k, int32_t isa)
 
     cdef struct QuantizeArgs "ftd::QuantizeArgs":
         const float* x
@@ -35,7 +35,7 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
         char* scratch
         int64_t scratch_stride
 
-    int64_t matmul_scratch_bytes(int64_t k)
+    int64_t matmul_scratch_bytes(int64_t k, int32_t isa)
     bint has_integer_codes(const Matrix& w)
 
 cdef OpFn quantize_fn() noexcept nogil

@@ -54,11 +54,12 @@ def matmul(x, weight, bias=None, precision="fast", pool=None):
     args.num_products = 1
     args.rows = ROWS_TOKENS
     args.x = &x_tk[0, 0]
-    args.scratch_stride = (matmul_scratch_bytes(k) + 63) // 64 * 64
-    cdef unsigned char[::1] memory = np.empty(activation_bytes(tokens, k) + parts * args.scratch_stride + 128, np.uint8)
+    args.scratch_stride = (matmul_scratch_bytes(k, current_isa()) + 63) // 64 * 64
+    cdef int64_t size = activation_bytes(tokens, k, current_isa()) + parts * args.scratch_stride + 128
+    cdef unsigned char[::1] memory = np.empty(size, np.uint8)
     cdef char* start = <char*>((<uintptr_t>&memory[0] + 63) // 64 * 64)
     args.scratch = start
-    args.activations = place_activations(start + parts * args.scratch_stride, tokens, k)
+    args.activations = place_activations(start + parts * args.scratch_stride, tokens, k, current_isa())
     quantize_args.x = args.x
     quantize_args.k = k
     quantize_args.rows = ROWS_TOKENS

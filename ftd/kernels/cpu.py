@@ -1,9 +1,9 @@
 """Counts cores and names the instruction set: the only module of the kernels that asks what the machine is.
 
 Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
-instruction set comes from the kernel's flags (so the operating system saves its registers). ``FTD_ISA`` caps
-it: a switch for tests and bug reports, read here and not in ``ftd.config`` because it must hold when a kernel
-is imported alone.
+instruction set comes from the kernel's flags (so the operating system saves its registers); the registers of
+AMX must be asked for too. ``FTD_ISA`` caps it: a switch for tests and bug reports, read here and not in
+``ftd.config`` because it must hold when a kernel is imported alone.
 """
 
 import os
@@ -34,12 +34,21 @@ def _cpuinfo(key: str) -> str:
     return ""
 
 
+def _amx_permitted() -> bool:
+    """Return whether the system gives this process AMX's registers; asks for them."""
+    try:
+        from ftd.kernels import _amx  # here: without compiled kernels there is no use for it
+    except ImportError:
+        return False
+    return _amx.permitted()
+
+
 def detected_isa() -> str:
-    """Return the best level of ``ISA_LEVELS`` that this machine runs, whatever FTD_ISA says."""
+    """Return the best level of ``ISA_LEVELS`` that this process can run, whatever FTD_ISA says."""
     flags = frozenset(_cpuinfo("flags").split())
     best = "scalar"
     for level, needed in _NEEDED_FLAGS.items():
-        if not needed <= flags:
+        if not needed <= flags or (level == "amx" and not _amx_permitted()):
             break
         best = level
     return best

@@ -25,14 +25,22 @@ struct Activations {
     int32_t* sum16;  // [T, padded K / 16] sum of q + z of each half block
     int32_t* q_sum;  // [T, padded K / 32] sum of q + z
     int64_t blocks;  // padded K / 32
+    char* tiles;     // null, or the same for AMX: see matmul_amx_tokens.inl
 };
 
 inline int64_t activation_blocks(int64_t k) { return (k + 4 * BLOCK - 1) / (4 * BLOCK) * 4; }
 
-inline int64_t activation_bytes(int64_t t, int64_t k) { return t * activation_blocks(k) * (32 + 6 * 4) + 64; }
+// AMX reads 16 tokens of a block as one record: a tile of q and z, then d and X.
+constexpr int64_t TILE_WIDTH = 16, TOKEN_RECORD = 16 * 64 + 2 * 64;
+
+// Bytes of t rows as instruction set `isa` wants them.
+inline int64_t activation_bytes(int64_t t, int64_t k, int32_t isa = ISA_SCALAR) {
+    const int64_t blocks = activation_blocks(k), bytes = t * blocks * (32 + 6 * 4) + 64;
+    return isa >= ISA_AMX ? bytes + (t + TILE_WIDTH - 1) / TILE_WIDTH * blocks * TOKEN_RECORD : bytes;
+}
 
 // Lays the arrays of t rows into memory (64-aligned, activation_bytes long).
-inline Activations place_activations(void* memory, int64_t t, int64_t k) {
+inline Activations place_activations(void* memory, int64_t t, int64_t k, int32_t isa = ISA_SCALAR) {
     const int64_t blocks = activation_blocks(k), items = t * blocks;
     char* at = static_cast<char*>(memory);
     Activations x;
@@ -43,6 +51,7 @@ inline Activations place_activations(void* memory, int64_t t, int64_t k) {
     x.sum32 = x.z + items;
     x.sum16 = reinterpret_cast<int32_t*>(x.sum32 + items);
     x.q_sum = x.sum16 + 2 * items;
+    x.tiles = isa >= ISA_AMX ? at + (items * (32 + 6 * 4) + 63) / 64 * 64 : nullptr;
     return x;
 }
 
@@ -72,10 +81,15 @@ struct MatmulArgs {
     int64_t scratch_stride;
 };
 
+// What AMX works on at once: 64 rows of weights, of which 32 blocks are unpacked, and 256 tokens.
+constexpr int64_t AMX_BLOCKS = 32, AMX_ROWS = 64, AMX_TOKENS = 256;
+constexpr int64_t AMX_WEIGHT_BYTES = AMX_ROWS / 16 * AMX_BLOCKS * (16 * 64 + 2 * 64);
+constexpr int64_t AMX_SCRATCH_BYTES = AMX_WEIGHT_BYTES + AMX_TOKENS * AMX_ROWS * 4 * 4;
+
 // Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 8 rows of floats.
-inline int64_t matmul_scratch_bytes(int64_t k) {
-    const int64_t blocks = activation_blocks(k);
-    return blocks * 32 * (32 + 4 * 4) + 64;
+inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
+    const int64_t bytes = activation_blocks(k) * 32 * (32 + 4 * 4) + 64;
+    return isa >= ISA_AMX && bytes < AMX_SCRATCH_BYTES ? AMX_SCRATCH_BYTES : bytes;
 }
 
 // Whether a format's codes are small whole numbers, so that the fast precision can use them.

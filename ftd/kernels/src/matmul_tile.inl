@@ -243,7 +243,7 @@ void tile_rows(const Product& p, const Activations& x, int64_t first, int64_t be
     }
 }
 
-constexpr int64_t TILE_ROWS = TILE_VECTORS * LANES;
+constexpr int64_t TILE_ROWS = TILE_VECTORS * LANES, TOKEN_GRAIN = 1;
 
 // Rows [begin, end) of one product, begin a multiple of TILE_ROWS, for tokens [t0, t1). A tile that would pass the last
 // row starts early and stores only its own rows; matrices lower than a tile are rare and done row by row.
