@@ -42,11 +42,11 @@ class CardExperts:
         """Say how many of m misses are fetched: measured on the loaded pool, or what the load asked for."""
         if self._share is not None:
             quota = [round(self._share * misses) for misses in range(self._needs.num_experts + 1)]
-        else:
-            rates = self._device.measure_experts(self.pool, self._num_chosen)
-            quota = list(rates.quota(self._needs.num_experts))
-            logger.info(log.fields("experts measured", **rates.fields(), quota=quota[:9]))
-        self.pool.set_quota(quota)
+            self.pool.set_quota(quota, [1] * len(quota))
+            return
+        split = self._device.measure_experts(self.pool, self._num_chosen)
+        logger.info(log.fields("experts measured", **split.fields()))
+        self.pool.set_quota(split.quota, split.warm)
 
     def stats(self) -> dict[str, int]:
         """Return fields of ``Stats``: what the pool has counted. Waits for the card."""

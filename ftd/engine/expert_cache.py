@@ -7,7 +7,8 @@
 
 One slot pool serves all layers. An access is one layer of one step. Its ids, over all tokens of the batch,
 are made unique; those in slots are hits; of the m misses the ``quota`` with the highest scores are filled,
-the others run on the CPU. Victims are the coldest slots that the access does not use:
+the others run on the CPU, and at most ``warm`` of these are filled beside the step. Victims are the coldest
+slots that the access does not use:
 
     lru       coldest = used longest ago; every fill takes a victim; misses on the CPU change nothing
     decayed   coldest = lowest score; a fill takes its victim only if its score is higher, else it runs from
@@ -161,10 +162,11 @@ class ExpertCache:
         """Begin the next step."""
         self.score >>= self._clock.advance()
 
-    def access(self, ids: Sequence[int] | Ids, quota: int) -> Access:
+    def access(self, ids: Sequence[int] | Ids, quota: int, warm: int | None = None) -> Access:
         """Route one layer of this step to ``ids`` and move residency on; fill at most ``quota`` misses.
 
         ids: flat ids in any order and number; negative ones are padding rows, which never route.
+        warm: at most so many of the others are filled off the critical path; None: all that the policy admits
         """
         unique = np.unique(np.asarray(ids, np.int64))
         unique = unique[unique >= 0]
@@ -177,16 +179,17 @@ class ExpertCache:
         misses = unique[~is_hit]
         misses = misses[np.lexsort((misses, -self.score[misses]))]
         num_fills = min(max(quota, 0), len(misses))
-        wanted = num_fills if self.policy == "lru" else len(misses)
+        num_warm = len(misses) - num_fills if warm is None else max(warm, 0)
+        wanted = num_fills if self.policy == "lru" else min(num_fills + num_warm, len(misses))
         placed: dict[int, int] = {}
         fills: list[tuple[int, int]] = []
-        warm: list[tuple[int, int]] = []
+        beside: list[tuple[int, int]] = []
         victims = self._victims(wanted)
         for rank, expert in enumerate(misses.tolist()):
             slot = self._admit(expert, victims[rank]) if rank < len(victims) else NOWHERE
             if rank >= num_fills:
                 if slot != NOWHERE:
-                    warm.append((expert, slot))
+                    beside.append((expert, slot))
                 continue
             if slot == NOWHERE:
                 transient = sum(taken >= self.num_slots for _, taken in fills)
@@ -199,7 +202,7 @@ class ExpertCache:
             placed.get(expert, slot) for expert, slot in zip(unique.tolist(), slots.tolist(), strict=True)
         )
         access = Access(
-            tuple(unique.tolist()), where, int(np.count_nonzero(is_hit)), tuple(fills), tuple(warm)
+            tuple(unique.tolist()), where, int(np.count_nonzero(is_hit)), tuple(fills), tuple(beside)
         )
         self.counters.add(access, self.num_slots)
         return access

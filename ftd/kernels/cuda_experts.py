@@ -109,6 +109,9 @@ class CachedExperts(Experts):
     pool: ExpertPool = field(kw_only=True)
     row: int = field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        self.bank = self.pool.resident_bank(self.row, self.bank.layer, self.bank.matrices)
+
     def run(self, step: DeviceStep) -> None:
         num, pool = step.num_tokens, self.pool
         x, out = self.x.rows(step), self.out.rows(step)
@@ -119,7 +122,8 @@ class CachedExperts(Experts):
             placement = pool.place(self.row, x, ids, weights)
             self._compute(x, placement.hits, weights, self.bank, out, self.add)
             pool.join()
-            self._compute(x, placement.fills, weights, self.bank, out, True)
+            fetched = DeviceBank(self.bank.layer, self.bank.matrices, placement.slot_of)
+            self._compute(x, placement.fills, weights, fetched, out, True)
             pool.collect(self.row, out, placement, self.scale)
             return
         if self.row == 0:

@@ -13,7 +13,7 @@ in place.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,15 @@ from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in, publish
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import BankMatrix, ExpertBank
-from ftd.kernels.residency_triton import COUNTERS, MAX_PAIRS, Placement, Residency, access, advance
+from ftd.kernels.residency_triton import (
+    COUNTERS,
+    MAX_PAIRS,
+    Placement,
+    Quota,
+    Residency,
+    access,
+    advance,
+)
 
 if TYPE_CHECKING:
     from ftd.kernels._expert_worker_cy import ExpertWorker
@@ -84,7 +92,7 @@ class ExpertPool:
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
         self._placements: dict[tuple[int, int], Placement] = {}
         self._copies = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._later = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self._max_looks = MAX_LOOKS
         self._worker: ExpertWorker | None = None
@@ -140,6 +148,12 @@ class ExpertPool:
         """Return the bank whose expert ids are slots."""
         return DeviceBank(layer, matrices, self._identity)
 
+    def resident_bank(self, row: int, layer: int, matrices: Mapping[str, DeviceMatrix]) -> DeviceBank:
+        """Return the layer's bank, of which the experts can be read that are in slots."""
+        config = self.config
+        slot_of = self.state.slot_of[row * config.num_experts :][: config.num_experts]
+        return DeviceBank(layer, matrices, slot_of)
+
     def takes(self, num_tokens: int) -> bool:
         """Return whether a step of so many tokens is placed expert by expert, rather than by whole layers."""
         return num_tokens <= self._max_rows
@@ -160,34 +174,41 @@ class ExpertPool:
         """
         config, tokens = self.config, ids.shape[0]
         if (tokens, row) not in self._placements:
-            self._placements[tokens, row] = Placement.make(tokens, self._num_chosen, self.device)
+            self._placements[tokens, row] = Placement.make(
+                tokens, self._num_chosen, config.num_experts, self.device
+            )
         placement = self._placements[tokens, row]
         access(self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged)
         if self.mailbox is not None:
             publish(self.mailbox, x, placement.on_cpu, weights, placement.counts[2:3], row)
+        # One stream: what is fetched for the next time is in its slot before that can become a victim's
         with self._beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])
-        if self.mailbox is not None:
-            with self._beside(self._later):
+            self._fetched = None if self._copies is None else self._copies.record_event()
+            if self.mailbox is not None:
                 self._fill(placement.warm, placement.counts[1:2])
         return placement
 
     def join(self) -> None:
-        """Wait, on the device, for what the step fetches."""
-        if self._copies is not None:
-            torch.cuda.current_stream().wait_stream(self._copies)
+        """Let the current stream wait for what it needs of the layer that was placed last."""
+        if self._fetched is not None:
+            torch.cuda.current_stream().wait_event(self._fetched)
 
     def collect(self, row: int, out: torch.Tensor, placement: Placement, scale: float) -> None:
         """Add scale * what the processor computed to ``out``; after the last layer nothing is under way."""
-        if self.mailbox is None:
-            return
-        collect(self.mailbox, out, placement.counts[2:3], scale, self._max_looks)
-        if row == self.config.num_layers - 1 and self._later is not None:
-            torch.cuda.current_stream().wait_stream(self._later)
+        if self.mailbox is not None:
+            collect(self.mailbox, out, placement.counts[2:3], scale, self._max_looks)
+        if row == self.config.num_layers - 1:
+            self.settle()
 
-    def set_quota(self, quota: Sequence[int]) -> None:
-        """Say how many of m misses are fetched, for m = 0, 1, …; captured graphs follow."""
-        self.state.quota.copy_(torch.tensor(quota, dtype=torch.int32))
+    def settle(self) -> None:
+        """Let the current stream wait for all copies."""
+        if self._copies is not None:
+            torch.cuda.current_stream().wait_stream(self._copies)
+
+    def set_quota(self, quota: Quota, warm: Quota | None = None) -> None:
+        """Say how many of m misses are fetched and how many others beside the step; graphs follow."""
+        self.state.set_quota(quota, warm)
 
     def fetch(self, rows: torch.Tensor, count: torch.Tensor) -> None:
         """Copy ``count`` [1] experts to slots, rows [N, 2] of flat id and slot; for measurements."""

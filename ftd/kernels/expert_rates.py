@@ -1,175 +1,138 @@
-"""How fast experts are fetched and how fast the processor runs them, measured on a model's own records.
+"""Times a pool's layers with forced misses: what ``expert_split`` searches in.
 
-    fetching q records    fetch.fixed + q · fetch.each        alone, and while the processor works
-    running n experts     run.fixed + n · run.each            alone, and while records are fetched
-
-``quota`` makes of these how many of m misses to fetch: the q that lets the slower of the two paths end first.
-Fetching does not take from the processor what a model of one shared bus would say, so both are measured
-together.
+The layers are those of decode without what the card computes: placed by the residency kernel, fetched,
+mailed, collected, captured as one graph. Their ids name experts that are in no slot, the others' scores are
+so high that nothing is admitted, and the quota is what the search wants to know. The pool is as before
+afterwards, but for staged slots.
 """
 
 import time
-from dataclasses import dataclass
-from statistics import median
 
-import numpy as np
 import torch
 
-from ftd.errors import EngineError
-from ftd.kernels.expert_mailbox_triton import BELL, DONE, LAYER, TOKENS
 from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_split import POINTS, Split, search
+from ftd.kernels.residency_triton import NUM_SIZES
 
-REPEATS = 5
-# A ring and its answer cross the bus twice and a kernel waits for them: beside what the processor measures
-ROUND_TRIP_S = 6e-6
-ANSWER_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Seconds of one path: fixed, for each expert alone, and for each while the other path works."""
-
-    fixed: float
-    each: float
-    each_beside: float
-
-    def alone(self, count: int) -> float:
-        """Return the seconds of ``count`` experts with nothing beside."""
-        return self.fixed + count * self.each if count else 0.0
-
-    def beside(self, count: int) -> float:
-        """Return the seconds of ``count`` experts while the other path works."""
-        return self.fixed + count * self.each_beside if count else 0.0
+# Layers of one measurement, of one token and of more: experts must come from memory and not from a cache
+LAYERS, LAYERS_OF_MORE = 6, 2
+REPEATS = 3
+# What the interpreter measures means nothing; it takes its time for every launch
+_INTERPRETED = {1: (1, 2)}
+_HOT = 1 << 50
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Both paths; ``record_bytes`` makes bandwidths of them."""
-
-    fetch: Path
-    run: Path
-    record_bytes: int
-
-    def fields(self) -> dict[str, float]:
-        """Return bandwidths in GB/s and fixed costs in microseconds, for logs."""
-        found = {}
-        for name, path in (("fetch", self.fetch), ("cpu", self.run)):
-            found[f"{name}_gb_per_s"] = self.record_bytes / path.each / 1e9
-            found[f"{name}_beside_gb_per_s"] = self.record_bytes / path.each_beside / 1e9
-            found[f"{name}_fixed_us"] = path.fixed * 1e6
-        return found
-
-    def quota(self, max_misses: int) -> tuple[int, ...]:
-        """Return for m = 0 … max_misses how many misses to fetch."""
-        return tuple(
-            min(range(misses + 1), key=lambda q: self.seconds(q, misses)) for misses in range(max_misses + 1)
-        )
-
-    def seconds(self, num_fetched: int, misses: int) -> float:
-        """Return how long ``misses`` take of which ``num_fetched`` are fetched."""
-        if num_fetched in (0, misses):
-            return max(self.fetch.alone(num_fetched), self.run.alone(misses - num_fetched))
-        return max(self.fetch.beside(num_fetched), self.run.beside(misses - num_fetched))
-
-
-def measure(pool: ExpertPool, num_chosen: int) -> Rates:
-    """Measure both paths of ``pool``; nothing else may use it. Takes a fraction of a second."""
+def measure(pool: ExpertPool, num_chosen: int) -> Split:
+    """Measure ``pool`` and return how to split misses; nothing else may use it. Takes a few seconds."""
     config = pool.config
-    most = min(num_chosen, config.num_experts)
-    fetch_one, fetch_many = (_fetch_s(pool, count) for count in (1, most))
-    run_one, run_many = (_run_s(pool, count) for count in (1, most))
-    fetch_each = max((fetch_many - fetch_one) / max(most - 1, 1), 1e-9)
-    run_each = max((run_many - run_one) / max(most - 1, 1), 1e-9)
-    fetch_slow, run_slow = _both(pool, most, fetch_many, run_many)
-    assert pool.mailbox is not None
-    pool.mailbox.sent.fill_(int(pool.mailbox.words[BELL]))  # the card goes on where this left off
-    return Rates(
-        Path(max(fetch_one - fetch_each, 0.0), fetch_each, fetch_each * fetch_slow),
-        Path(max(run_one - run_each, 0.0) + ROUND_TRIP_S, run_each, run_each * run_slow),
-        config.record_bytes,
-    )
+    is_card = pool.device != "cpu"
+    state = pool.state.saved()
+    owners = pool.state.owner_of[pool.state.owner_of >= 0]
+    pool.state.score.zero_()
+    pool.state.score[owners.long()] = _HOT
+    layers = _Layers(pool, num_chosen)
+    points = POINTS if is_card else _INTERPRETED
+    missing = min(layers.num_missing, config.num_experts)
+    points = {
+        tokens: tuple(misses for misses in counts if misses <= min(missing, tokens * num_chosen))
+        for tokens, counts in points.items()
+        if pool.takes(tokens)
+    }
+    points = {tokens: counts for tokens, counts in points.items() if counts}
+    try:
+        return search(layers.seconds, points, config.num_experts, NUM_SIZES)
+    finally:
+        pool.state.restore(state)
 
 
-def _fetches(pool: ExpertPool, count: int, rounds: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return arguments of ``fetch``: ``count`` records that no cache holds, and staged slots for them."""
-    config = pool.config
-    total = config.num_layers * config.num_experts
-    number = torch.tensor([count], dtype=torch.int32, device=pool.device)
-    found = []
-    for turn in range(rounds):
-        pairs = [
-            ((turn * 97 + i * 31) % total, config.num_slots + i % config.num_staged) for i in range(count)
+class _Layers:
+    """Layers of steps whose misses are forced; one graph for each number of tokens."""
+
+    def __init__(self, pool: ExpertPool, num_chosen: int) -> None:
+        assert pool.mailbox is not None
+        self._pool, self._num_chosen = pool, num_chosen
+        slot_of = pool.state.slot_of.view(pool.config.num_layers, -1).cpu()
+        self._missing = [
+            (slot_of[row] < 0).nonzero().flatten() for row in range(min(LAYERS, pool.config.num_layers))
         ]
-        found.append((torch.tensor(pairs, dtype=torch.int32, device=pool.device), number))
-    return found
+        self.num_missing = min(len(each) for each in self._missing)
+        self._ids: dict[int, torch.Tensor] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._inputs: dict[int, tuple[torch.Tensor, ...]] = {}
 
+    def seconds(self, tokens: int, misses: int, fetched: int) -> float:
+        """Return the seconds of a layer that misses ``misses`` experts and fetches ``fetched`` of them."""
+        pool = self._pool
+        if tokens not in self._ids:
+            self._prepare(tokens)
+        pool.state.set_quota([fetched] * (pool.config.num_experts + 1))
+        best = float("inf")
+        for turn in range(1 + REPEATS):
+            self._ids[tokens].copy_(self._choose(tokens, misses, turn))
+            took = self._run(tokens)
+            best = min(best, took) if turn or pool.device == "cpu" else best
+            if pool.device == "cpu":
+                break
+        pool.check()
+        return best / len(self._ids[tokens])
 
-def _fetch_s(pool: ExpertPool, count: int) -> float:
-    """Return the seconds that fetching ``count`` records takes."""
-    times = []
-    for rows, number in _fetches(pool, count, REPEATS + 1):
+    def _prepare(self, tokens: int) -> None:
+        pool, shape = self._pool, (tokens, self._num_chosen)
+        assert pool.mailbox is not None
+        box = pool.mailbox
+        layers = min(len(self._missing), LAYERS if tokens == 1 else LAYERS_OF_MORE)
+        self._ids[tokens] = torch.full((layers, *shape), -1, dtype=torch.int32, device=pool.device)
+        x = torch.full((tokens, box.x.shape[1]), 0.5, dtype=box.x.dtype, device=pool.device)
+        out = torch.zeros((tokens, box.x.shape[1]), dtype=torch.float32, device=pool.device)
+        self._inputs[tokens] = x, torch.full(shape, 0.1, device=pool.device), out
         if pool.device == "cpu":
+            return
+        self._launch(tokens)  # compiles
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._launch(tokens)
+        self._graphs[tokens] = graph
+
+    def _launch(self, tokens: int) -> None:
+        x, weights, out = self._inputs[tokens]
+        for row, ids in enumerate(self._ids[tokens]):
+            placement = self._pool.place(row, x, ids, weights)
+            self._pool.join()
+            self._pool.collect(row, out, placement, 1.0)
+        self._pool.settle()
+
+    def _run(self, tokens: int) -> float:
+        """Return the seconds of one run."""
+        if self._pool.device == "cpu":
             begin_s = time.perf_counter()
-            pool.fetch(rows, number)
-            times.append(time.perf_counter() - begin_s)
-            continue
+            self._launch(tokens)
+            return time.perf_counter() - begin_s
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         begin.record()
-        pool.fetch(rows, number)
+        self._graphs[tokens].replay()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return median(times[1:])
+        return float(begin.elapsed_time(end)) / 1e3
 
+    def _choose(self, tokens: int, misses: int, turn: int) -> torch.Tensor:
+        """Return ids [layers, T, K] of ``misses`` missing experts; each serves as many tokens as experts do.
 
-def _run_s(pool: ExpertPool, count: int) -> float:
-    """Return the seconds that the processor takes for ``count`` experts of one token."""
-    times = []
-    for turn in range(REPEATS + 1):
-        begin_s = time.perf_counter()
-        _ring(pool, count, turn)
-        times.append(time.perf_counter() - begin_s)
-    return median(times[1:])
+        -1 stands where a token chose an expert that is there.
+        """
+        experts = self._pool.config.num_experts
+        unique = experts * (1 - (1 - self._num_chosen / experts) ** tokens)
+        pairs = tokens * self._num_chosen
+        each = max(1, min(tokens, round(pairs / unique), pairs // misses))
+        layers = len(self._ids[tokens])
+        ids = torch.full((layers, pairs), -1, dtype=torch.int32)
+        for row, missing in enumerate(self._missing[:layers]):
+            order = missing[torch.randperm(len(missing), generator=self._generator(turn, row))][:misses]
+            # Column by column, so that a token never has an expert twice
+            ids[row, : misses * each] = order.repeat_interleave(each).to(torch.int32)
+        return ids.view(layers, self._num_chosen, tokens).transpose(1, 2).contiguous()
 
-
-def _ring(pool: ExpertPool, count: int, turn: int) -> None:
-    """Let the processor run ``count`` experts of some layer, as the card would."""
-    box, config = pool.mailbox, pool.config
-    assert box is not None
-    words, on_cpu = box.words.numpy(), box.on_cpu.numpy()
-    on_cpu[0] = -1
-    on_cpu[0, :count] = (np.arange(count) * 5 + turn * 3) % config.num_experts
-    box.weights[0] = 1.0
-    box.x[0] = 0.5
-    words[TOKENS], words[LAYER] = 1, turn % config.num_layers
-    number = int(words[BELL]) + 1
-    words[BELL] = number
-    end_s = time.perf_counter() + ANSWER_S
-    while words[DONE] != number:
-        if words[DONE] < 0 or time.perf_counter() > end_s:
-            raise EngineError("the workers that run experts on the processor did not answer")
-
-
-def _both(pool: ExpertPool, count: int, fetch_s: float, run_s: float) -> tuple[float, float]:
-    """Return by which factors fetching and running slow each other down."""
-    if pool.device == "cpu":
-        return 1.0, 1.0
-    rounds = max(4, int(0.02 / max(fetch_s, 1e-6)))
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    fetches = _fetches(pool, count, rounds)
-    torch.cuda.synchronize()
-    begin.record()
-    for rows, number in fetches:
-        pool.fetch(rows, number)
-    end.record()
-    times: list[float] = []
-    turn = 0
-    while not end.query() or not times:  # type: ignore[no-untyped-call]
-        begin_s = time.perf_counter()
-        _ring(pool, count, turn)
-        times.append(time.perf_counter() - begin_s)
-        turn += 1
-    end.synchronize()
-    fetched_s = begin.elapsed_time(end) / 1e3 / rounds
-    return max(1.0, fetched_s / fetch_s), max(1.0, median(times) / run_s)
+    @staticmethod
+    def _generator(turn: int, row: int) -> torch.Generator:
+        return torch.Generator().manual_seed(turn * 97 + row)

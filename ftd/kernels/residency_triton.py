@@ -5,7 +5,9 @@ access: one layer of one step. Everything dynamic is data, so that captured grap
 
     slot_of  [L*E] i32   owner_of [R] i32   last_use [R] i64   score [L*E] i64      as in ExpertCache
     clock    [3]   i64   weight of a use now, accesses so far, age of the weight in steps
-    quota    [M]   i32   how many of m misses to fill; more than M - 1 misses count as M - 1
+    quota    [2, B, M] i32   how many of m misses to fill, and how many of the others to fill beside the step,
+                             by the size of the step: row b is of up to 2^b tokens; more than M - 1 misses
+                             count as M - 1
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -22,7 +24,11 @@ from ftd.kernels.shapes import expect, expect_range
 MAX_PAIRS = 512
 # Slots whose keys one program holds in registers while it looks for victims: 32 for each of 1024 threads.
 MAX_SLOTS = 32768
+# Rows of the quota: of 1, 2, 4 … tokens
+NUM_SIZES = 10
 COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
+
+Quota = Sequence[int] | Sequence[Sequence[int]]
 
 _NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
 
@@ -42,9 +48,12 @@ class Residency:
 
     @classmethod
     def make(
-        cls, num_experts: int, num_slots: int, quota: Sequence[int], weights: Sequence[int], device: str
+        cls, num_experts: int, num_slots: int, quota: Quota, weights: Sequence[int], device: str
     ) -> "Residency":
-        """Return empty slots; weights: of a use at each age within a half-life, as ``Clock`` has them."""
+        """Return empty slots; weights: of a use at each age within a half-life, as ``Clock`` has them.
+
+        quota: of m misses, for every size of a step or for each; beside the step all others may be filled.
+        """
         expect_range("slots", num_slots, num_slots, 0, MAX_SLOTS)
 
         def filled(count: int, value: int, dtype: torch.dtype) -> torch.Tensor:
@@ -56,10 +65,23 @@ class Residency:
             filled(num_slots, -1, torch.int64),
             filled(num_experts, 0, torch.int64),
             torch.tensor([weights[0], 0, 0], dtype=torch.int64, device=device),
-            torch.tensor(quota, dtype=torch.int32, device=device),
+            quota_table(quota).to(device),
             torch.tensor(weights, dtype=torch.int64, device=device),
             filled(len(COUNTERS), 0, torch.int64),
         )
+
+    def set_quota(self, quota: Quota, warm: Quota | None = None) -> None:
+        """Say how many of m misses are filled, and how many others beside the step (None: all)."""
+        self.quota.copy_(quota_table(quota, warm))
+
+    def saved(self) -> dict[str, torch.Tensor]:
+        """Return a copy of all of it."""
+        return {name: getattr(self, name).clone() for name in self.__slots__}
+
+    def restore(self, saved: dict[str, torch.Tensor]) -> None:
+        """Put back what ``saved`` returned."""
+        for name, values in saved.items():
+            getattr(self, name).copy_(values)
 
     @property
     def num_slots(self) -> int:
@@ -67,26 +89,40 @@ class Residency:
         return int(self.owner_of.shape[0])
 
 
+def quota_table(quota: Quota, warm: Quota | None = None) -> torch.Tensor:
+    """Return [2, B, M] i32 of what is said for each m, or for each size of a step and m."""
+    fills = torch.tensor(quota, dtype=torch.int32).expand(NUM_SIZES, -1)
+    beside = torch.full_like(fills, 1 << 20) if warm is None else torch.tensor(warm, dtype=torch.int32)
+    return torch.stack([fills, beside.expand_as(fills)])
+
+
+def size_of(tokens: int) -> int:
+    """Return which row of the quota a step of ``tokens`` takes."""
+    return (tokens - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Where the pairs of one layer's step run; -1 where elsewhere. Kernels and the CPU read it.
+    """Where the pairs of one layer's step run: the layer's experts, -1 where elsewhere.
 
-    hits, fills  [T, K] i32   slots of experts that were there, and of those that are being fetched
-    on_cpu       [T, K] i32   the layer's experts that the CPU runs
+    hits         [T, K] i32   experts that were in slots, which ``Residency.slot_of`` has
+    fills        [T, K] i32   those that are being fetched to the slots in ``slot_of`` [E] i32
+    on_cpu       [T, K] i32   those that the CPU runs
     fetch, warm  [T*K, 2] i32 flat id and slot of what is fetched: waited for, and off the critical path
     counts       [3] i32      rows of fetch, rows of warm, experts on the CPU
     """
 
     hits: torch.Tensor
     fills: torch.Tensor
+    slot_of: torch.Tensor
     on_cpu: torch.Tensor
     fetch: torch.Tensor
     warm: torch.Tensor
     counts: torch.Tensor
 
     @classmethod
-    def make(cls, tokens: int, chosen: int, device: str) -> "Placement":
-        """Allocate for steps of ``tokens``."""
+    def make(cls, tokens: int, chosen: int, num_experts: int, device: str) -> "Placement":
+        """Allocate for steps of ``tokens`` and E experts."""
 
         def room(*shape: int) -> torch.Tensor:
             return torch.full(shape, -1, dtype=torch.int32, device=device)
@@ -95,6 +131,7 @@ class Placement:
         return cls(
             room(tokens, chosen),
             room(tokens, chosen),
+            room(num_experts),
             room(tokens, chosen),
             room(pairs, 2),
             room(pairs, 2),
@@ -139,13 +176,13 @@ def _victims(
     return placed
 
 
-@triton.jit(do_not_specialize=["T", "first_flat"])
+@triton.jit(do_not_specialize=["T", "first_flat", "size"])
 def _residency(
     # pointers
     ids, slot_of, owner_of, last_use, score, clock, quota, counters,
-    hits, fills, on_cpu, fetch, warm, counts,
+    hits, fills, fill_slots, on_cpu, fetch, warm, counts,
     # sizes
-    T, K, R, first_flat, num_transient, num_quota,
+    T, K, R, first_flat, num_transient, num_quota, size, num_sizes,
     # strides
     ids_stride,
     # meta
@@ -180,11 +217,12 @@ def _residency(
         ahead = ahead | ((its_score[None, :] == its_score[:, None]) & (flat[None, :] < flat[:, None]))
         ahead = ahead & (is_first & is_miss)[None, :]
         rank = tl.where(is_miss, tl.sum(ahead.to(tl.int32), axis=1), PAIRS)
-        share = tl.load(quota + tl.minimum(num_misses, num_quota - 1))
-        share = tl.minimum(tl.maximum(share, 0), num_misses)
-        wanted = num_misses
-        if LRU:
-            wanted = share
+        its_quota = quota + size * num_quota + tl.minimum(num_misses, num_quota - 1)
+        share = tl.minimum(tl.maximum(tl.load(its_quota), 0), num_misses)
+        wanted = share
+        if not LRU:
+            beside = tl.maximum(tl.load(its_quota + num_sizes * num_quota), 0)
+            wanted = tl.minimum(share + beside, num_misses)
         tl.debug_barrier()  # what hits stamped is no victim
         placed = _victims(
             owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R, LRU, SLOTS
@@ -195,8 +233,9 @@ def _residency(
     place = tl.where(is_miss & (rank < share), place, -1)
     is_warm = is_miss & (rank >= share) & (placed >= 0)
     # ---- store
-    tl.store(hits + pair, tl.where(is_hit, slot, -1), mask=inside)
-    tl.store(fills + pair, place, mask=inside)
+    tl.store(hits + pair, tl.where(is_hit, local, -1), mask=inside)
+    tl.store(fills + pair, tl.where(place >= 0, local, -1), mask=inside)
+    tl.store(fill_slots + local, place, mask=is_first & (place >= 0))
     tl.store(on_cpu + pair, tl.where(is_miss & (place < 0), local, -1), mask=inside)
     tl.store(fetch + 2 * rank, flat, mask=is_first & (place >= 0))
     tl.store(fetch + 2 * rank + 1, place, mask=is_first & (place >= 0))
@@ -268,9 +307,10 @@ def access(
     warps = max(4, min(32, max(pairs * pairs // 2048, slots // 512)))
     _residency[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
-        state.counters, placement.hits, placement.fills, placement.on_cpu, placement.fetch, placement.warm,
-        placement.counts,
-        tokens, chosen, state.num_slots, first_flat, num_transient, state.quota.shape[0],
+        state.counters, placement.hits, placement.fills, placement.slot_of, placement.on_cpu,
+        placement.fetch, placement.warm, placement.counts,
+        tokens, chosen, state.num_slots, first_flat, num_transient, state.quota.shape[2],
+        size_of(tokens), NUM_SIZES,
         ids.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, num_warps=warps,
     )  # fmt: skip

@@ -58,7 +58,7 @@ def residency() -> None:
     """Compile what experts beyond the card's memory need."""
     for tokens, slots in ((1, 1500), (16, 6144)):
         state = Residency.make(6144, slots, [0, 1], [1 << 16] * 32, "cpu")
-        placement = Placement.make(tokens, 8, "cpu")
+        placement = Placement.make(tokens, 8, 128, "cpu")
         ids = torch.zeros((tokens, 8), dtype=torch.int32)
         for policy in ("decayed", "lru"):
             access(state, ids, 0, placement, policy)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
@@ -11,6 +12,7 @@ from ftd.engine.model import Model
 from ftd.kernels import expert_rates
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_pool import ExpertPool, PoolConfig
+from ftd.kernels.residency_triton import NUM_SIZES
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
 
@@ -81,20 +83,15 @@ def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float) -
         pool.close()
 
 
-def test_rates_are_measured_and_give_a_quota(oracle: tiny.Tiny) -> None:
+def test_a_split_is_measured_and_the_pool_is_as_before(oracle: tiny.Tiny) -> None:
     with Pool(2) as threads:
         _, pool = build(oracle, 5, "decayed", 0.5, threads)
-        quota = expert_rates.measure(pool, 3).quota(8)
-        assert quota[0] == 0 and all(0 <= fetched <= misses for misses, fetched in enumerate(quota))
-        pool.set_quota(quota)
-        assert pool.state.quota.tolist() == list(quota)
+        before = pool.state.saved()
+        split = expert_rates.measure(pool, 3)
+        assert all(torch.equal(values, getattr(pool.state, name)) for name, values in before.items())
+        assert {point.misses for point in split.points} == {1, 2}
+        assert len(split.quota) == NUM_SIZES
+        assert all(0 <= fetched <= misses for row in split.quota for misses, fetched in enumerate(row))
+        pool.set_quota(split.quota, split.warm)
+        assert pool.state.quota.tolist() == [split.quota, split.warm]
         pool.close()
-
-
-def test_the_slower_path_gets_fewer_experts() -> None:
-    fetch, run = expert_rates.Path(10e-6, 60e-6, 60e-6), expert_rates.Path(10e-6, 20e-6, 20e-6)
-    quota = expert_rates.Rates(fetch, run, 4096).quota(8)
-    assert quota[1] == 0  # 70 us of fetching against 30
-    assert quota[8] == 2  # 130 us of fetching beside 130 of running
-    even = expert_rates.Rates(run, run, 4096).quota(8)
-    assert even[8] == 4
