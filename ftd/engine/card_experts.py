@@ -2,18 +2,23 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import ftd
 from ftd import log
-from ftd.engine import expert_plan
+from ftd.engine import expert_plan, expert_store
 from ftd.engine.devices import Device
 from ftd.engine.expert_plan import ExpertNeeds
+from ftd.engine.expert_tuner import Tuner, shifted
 from ftd.engine.graphs import Graph
 from ftd.engine.messages import Load
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.sizing import Sizes
-from ftd.kernels._pool import Pool
+from ftd.kernels import cpu, expert_split
+from ftd.kernels._pool import Pool, isa_in_force
+from ftd.kernels.expert_split import Point, Split
 
 logger = logging.getLogger(__name__)
 
@@ -34,23 +39,74 @@ class CardExperts:
         self._device, self._needs = device, needs
         self._num_chosen = config.experts.num_chosen
         self._share = expert_plan.share(load.experts)
+        self._threads, self._load, self._hidden_size = threads, load, config.hidden_size
+        self._table: Split | None = None
+        self._tuner: Tuner | None = None
         self.pool = device.make_experts(needs, num_slots, self._num_chosen)
         if self._share != 1.0:
             self.pool.use_processor(threads, config.hidden_size, load.precision)
 
     def split(self) -> None:
-        """Say how many of m misses are fetched: measured on the loaded pool, or what the load asked for."""
+        """Say how many of m misses are fetched: as measured on this machine, or what the load asked for."""
+        num_experts = self._needs.num_experts
         if self._share is not None:
-            quota = [round(self._share * misses) for misses in range(self._needs.num_experts + 1)]
+            quota = [round(self._share * misses) for misses in range(num_experts + 1)]
             self.pool.set_quota(quota, [1] * len(quota))
             return
-        split = self._device.measure_experts(self.pool, self._num_chosen)
-        logger.info(log.fields("experts measured", **split.fields()))
-        self.pool.set_quota(split.quota, split.warm)
+        points = expert_store.read(self._key(), num_experts)
+        if points is None:
+            table = self._device.measure_experts(self.pool, self._num_chosen)
+            expert_store.write(self._key(), table.points)
+        else:
+            table = expert_split.tabulate(points, num_experts)
+        logger.info(log.fields("experts split", kept=points is not None, **table.fields()))
+        self.pool.set_quota(table.quota, table.warm)
+        self._table = table
+        if self._device.name == "cuda":
+            self._tuner = Tuner()
 
-    def stats(self) -> dict[str, int]:
+    def observe(self, num_rows: int, step_ns: int) -> None:
+        """Take the time of a decode step; corrects the split of steps of one token."""
+        tuner, table = self._tuner, self._table
+        if tuner is None or table is None or num_rows != 1 or not tuner.observe(step_ns):
+            return
+        self.pool.set_quota(self._quota(tuner.shift), table.warm)
+        if tuner.has_ended:
+            logger.info(log.fields("experts split", corrected_by=tuner.best, trials=tuner.num_trials))
+            if tuner.best:
+                expert_store.write(self._key(), self._corrected(tuner.best))
+
+    def _quota(self, shift: int) -> list[list[int]]:
+        assert self._table is not None
+        return [shifted(self._table.quota[0], shift), *self._table.quota[1:]]
+
+    def _corrected(self, shift: int) -> list[Point]:
+        """Return the points of the table, those of one token as they turned out to be best."""
+        assert self._table is not None
+        row = self._quota(shift)[0]
+        return [
+            replace(point, fetched=row[point.misses]) if point.tokens == 1 else point
+            for point in self._table.points
+        ]
+
+    def _key(self) -> str:
+        """Return what the measured times depend on."""
+        needs = self._needs
+        return " | ".join(
+            (
+                f"ftd {ftd.__version__}",
+                self._device.label,
+                cpu.describe(),
+                f"{isa_in_force()} {self._threads.num_threads} threads {self._load.precision}",
+                f"{' '.join(sorted(self.pool.formats))} {needs.record_bytes} bytes",
+                f"{self._num_chosen} of {needs.num_experts} of {self._hidden_size}",
+            )
+        )
+
+    def stats(self) -> dict[str, Any]:
         """Return fields of ``Stats``: what the pool has counted. Waits for the card."""
-        counted = self.pool.counters()
+        counted, record_bytes = self.pool.counters(), self._needs.record_bytes
+        copied = counted["fills"] + counted["warm_fills"] + counted["transient_fills"] + counted["staged"]
         return {
             "expert_slots": self.pool.config.num_slots,
             "expert_reads": counted["uses"],
@@ -58,6 +114,10 @@ class CardExperts:
             "expert_fills": counted["fills"] + counted["warm_fills"],
             "expert_transient_fills": counted["transient_fills"],
             "experts_on_cpu": counted["on_cpu"],
+            "expert_copied_bytes": copied * record_bytes,
+            "expert_cpu_bytes": counted["on_cpu"] * record_bytes,
+            "expert_cpu_ns": self.pool.worker_ns,
+            "expert_split": self.pool.quota_of_one()[1 : self._num_chosen + 1],
         }
 
     @property

@@ -290,6 +290,8 @@ class Engine:
             self._prefill_ns += now_ns - started_ns
         else:
             self._decode_ns += now_ns - started_ns
+            if self._experts is not None:
+                self._experts.observe(len(running.batch.entries), now_ns - started_ns)
         self._last_end_ns = now_ns
         if self._debug_checks:
             self._scheduler.check()

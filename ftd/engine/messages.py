@@ -205,6 +205,8 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     ``expert_reads`` how often an expert's weights were read for a step. Where a card holds some of them, in
     ``expert_slots``: reads from a slot (hits), of experts copied into one (fills), of experts copied for one
     step (transient fills), and by the processor; steps that stage whole layers are not among these.
+    ``expert_copied_bytes`` went to the card (staged ones too), ``expert_cpu_bytes`` were read by the
+    processor in ``expert_cpu_ns``. ``expert_split``: how many of 1, 2, … missing experts of one token are copied.
     """
 
     running: int
@@ -226,6 +228,10 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     expert_fills: int = 0
     expert_transient_fills: int = 0
     experts_on_cpu: int = 0
+    expert_copied_bytes: int = 0
+    expert_cpu_bytes: int = 0
+    expert_cpu_ns: int = 0
+    expert_split: list[int] = []
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):

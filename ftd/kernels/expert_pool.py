@@ -98,6 +98,8 @@ class ExpertPool:
         self._worker: ExpertWorker | None = None
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
+        self._num_staged = 0
+        self.formats: set[str] = set()
 
     def use_processor(self, threads: "Pool", width: int, precision: str) -> None:
         """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``."""
@@ -124,6 +126,7 @@ class ExpertPool:
         records = torch.from_numpy(bank.records)
         self._pin(records)
         self._banks.append(records)
+        self.formats |= {matrix.format for matrix in bank.matrices.values() if isinstance(matrix, BankMatrix)}
         if self._worker is not None:
             self._worker.add(bank, activation, limit)
         self._bases[row] = records.data_ptr()
@@ -252,8 +255,18 @@ class ExpertPool:
         self._stage(row + 2)
 
     def counters(self) -> dict[str, int]:
-        """Return what ``Residency`` has counted. Waits for the device."""
-        return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
+        """Return what ``Residency`` has counted, and the experts ``staged``. Waits for the device."""
+        return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True)) | {"staged": self._num_staged}
+
+    def quota_of_one(self) -> list[int]:
+        """Return how many of m = 0, 1, … misses are fetched in steps of one token. Waits for the device."""
+        quota: list[int] = self.state.quota[0, 0].tolist()
+        return quota
+
+    @property
+    def worker_ns(self) -> int:
+        """Nanoseconds that the processor has worked on experts."""
+        return 0 if self._worker is None else self._worker.busy_ns
 
     @property
     def bank_bytes(self) -> int:
@@ -289,6 +302,7 @@ class ExpertPool:
             for begin, end in edges.reshape(-1, 2):
                 target = self._slots[first + begin : first + end]
                 target.copy_(self._banks[row][begin:end], non_blocking=True)
+                self._num_staged += int(end - begin)
         self._staged[row] = None if self._copies is None else self._copies.record_event()
 
     @staticmethod

@@ -12,7 +12,6 @@ import torch
 
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_split import POINTS, Split, search
-from ftd.kernels.residency_triton import NUM_SIZES
 
 # Layers of one measurement, of one token and of more: experts must come from memory and not from a cache
 LAYERS, LAYERS_OF_MORE = 6, 2
@@ -40,7 +39,7 @@ def measure(pool: ExpertPool, num_chosen: int) -> Split:
     }
     points = {tokens: counts for tokens, counts in points.items() if counts}
     try:
-        return search(layers.seconds, points, config.num_experts, NUM_SIZES)
+        return search(layers.seconds, points, config.num_experts)
     finally:
         pool.state.restore(state)
 

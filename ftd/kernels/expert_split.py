@@ -20,6 +20,8 @@ POINTS: dict[int, tuple[int, ...]] = {
     16: (1, 2, 3, 4, 6, 8, 16, 32, 64),
     64: (1, 2, 4, 8, 16, 32, 64, 128),
 }
+# Rows of the tables: of steps of up to 1, 2, 4 … tokens
+NUM_SIZES = 10
 # Up to so many misses all q are tried.
 EXHAUSTIVE = 8
 # A mixture must be so much faster than fetching none or all to be taken: it is what varies most.
@@ -93,7 +95,7 @@ def best_fetched(seconds: Callable[[int], float], misses: int) -> tuple[int, dic
     return (best if tried[best] < (1 - MARGIN) * tried[forced] else forced), tried
 
 
-def search(seconds: Seconds, points: dict[int, tuple[int, ...]], max_misses: int, num_sizes: int) -> Split:
+def search(seconds: Seconds, points: dict[int, tuple[int, ...]], max_misses: int) -> Split:
     """Return the tables for up to ``max_misses``; ``points`` as POINTS, of tokens that are powers of 4."""
     found: list[Point] = []
     for tokens, misses_list in points.items():
@@ -111,10 +113,10 @@ def search(seconds: Seconds, points: dict[int, tuple[int, ...]], max_misses: int
                     run_seconds=tried[0],
                 )
             )
-    return tabulate(found, max_misses, num_sizes)
+    return tabulate(found, max_misses)
 
 
-def tabulate(points: list[Point], max_misses: int, num_sizes: int) -> Split:
+def tabulate(points: list[Point], max_misses: int) -> Split:
     """Return the tables that follow from what was measured."""
     by_tokens: dict[int, list[Point]] = {}
     for point in points:
@@ -124,7 +126,7 @@ def tabulate(points: list[Point], max_misses: int, num_sizes: int) -> Split:
         (tokens - 1).bit_length(): _row(its, max_misses, fixed_s, each_s) for tokens, its in by_tokens.items()
     }
     quota, warm = [], []
-    for size in range(num_sizes):
+    for size in range(NUM_SIZES):
         # Two tokens are measured as four, whose rows go on where those of one end
         above = min((known for known in rows if known >= size), default=max(rows))
         below = max((known for known in rows if 0 < known <= size), default=above)

@@ -18,14 +18,13 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels.expert_split import NUM_SIZES
 from ftd.kernels.shapes import expect, expect_range
 
 # Pairs of tokens and choices are compared each with each: 512 x 512 in the registers of one program.
 MAX_PAIRS = 512
 # Slots whose keys one program holds in registers while it looks for victims: 32 for each of 1024 threads.
 MAX_SLOTS = 32768
-# Rows of the quota: of 1, 2, 4 … tokens
-NUM_SIZES = 10
 COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
 
 Quota = Sequence[int] | Sequence[Sequence[int]]

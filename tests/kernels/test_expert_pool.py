@@ -12,7 +12,7 @@ from ftd.engine.model import Model
 from ftd.kernels import expert_rates
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_pool import ExpertPool, PoolConfig
-from ftd.kernels.residency_triton import NUM_SIZES
+from ftd.kernels.expert_split import NUM_SIZES
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
 

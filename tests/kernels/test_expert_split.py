@@ -45,7 +45,7 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_it_is_never_slower_than_the_best_forced_choice(name: str) -> None:
     machine = MACHINES[name]
-    split = search(machine.seconds, POINTS, E, 10)
+    split = search(machine.seconds, POINTS, E)
     for tokens in (1, 2, 4, 8, 16, 32, 64):
         size = (tokens - 1).bit_length()
         for misses in range(1, min(tokens * K, E) + 1):
@@ -57,7 +57,7 @@ def test_it_is_never_slower_than_the_best_forced_choice(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_it_is_near_the_best_split(name: str) -> None:
     machine = MACHINES[name]
-    split = search(machine.seconds, POINTS, E, 10)
+    split = search(machine.seconds, POINTS, E)
     for tokens, counts in POINTS.items():
         for misses in counts:
             best = min(machine.true_s(tokens, misses, q) for q in range(misses + 1))
@@ -76,7 +76,7 @@ def test_many_misses_take_few_measurements() -> None:
 
 def test_copies_beside_the_step_do_not_pile_up() -> None:
     machine = MACHINES["xeon and h200"]
-    split = search(machine.seconds, POINTS, E, 10)
+    split = search(machine.seconds, POINTS, E)
     for size, row in enumerate(split.warm):
         tokens = 1 << size
         for misses in range(1, min(tokens * K, E) + 1):
@@ -88,4 +88,4 @@ def test_copies_beside_the_step_do_not_pile_up() -> None:
 
 def test_the_same_measurements_give_the_same_table() -> None:
     machine = MACHINES["nothing is fixed"]
-    assert search(machine.seconds, POINTS, E, 10) == search(machine.seconds, POINTS, E, 10)
+    assert search(machine.seconds, POINTS, E) == search(machine.seconds, POINTS, E)

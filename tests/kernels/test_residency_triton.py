@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, NOWHERE, Access, Clock, ExpertCache, Policy
-from ftd.kernels.residency_triton import NUM_SIZES, Placement, Residency, access, advance
+from ftd.kernels.expert_split import NUM_SIZES
+from ftd.kernels.residency_triton import Placement, Residency, access, advance
 
 E, LAYERS = 12, 3
 
