@@ -1,11 +1,14 @@
 """Random-weight models of real shapes, for measurements: a ``Source`` that needs no files.
 
 The weights of all layers are windows of one random array for each shape and format, so the host holds little
-however large the model is; a device gets a copy of its own for each layer.
+however large the model is; a device gets a copy of its own for each layer. With a ``Locality`` embeddings,
+routers and head are made by it, and each layer's experts lie in memory of their own, as those of a file do.
 """
 
+import mmap
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,14 @@ from numpy.typing import NDArray
 from ftd.engine import model_config
 from ftd.engine.kv_pool import KvPool
 from ftd.engine.loader import Loaded, Progress
+from ftd.engine.locality import Locality
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
 from ftd.engine.weights import Weights
 from ftd.ftw.format import BlobEntry, ExpertLayer, Experts, FtwConfig, Tokens
+from ftd.ftw.quantize import quantize
+from ftd.kernels.cpu import usable_cores
 from ftd.kernels.quant import FORMATS, BankMatrix, ExpertBank, QuantMatrix
 
 _LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
@@ -87,6 +93,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Standard deviation of a weight: activations stay near 1 through norms, and logits are no ties
 _SPREAD = 0.02
+# Layer l's expert e is expert e + 5·l of the one bank that was made
+_ROLL = 5
 _RECORD_ALIGNMENT = 4096
 _PLANE_ALIGNMENT = 64
 
@@ -94,12 +102,16 @@ _PLANE_ALIGNMENT = 64
 class SyntheticWeights(Weights):
     """Makes each tensor that is asked for; has no optional ones. Norms are ones, routers and biases f32.
 
-    is_empty: weights are zeros that no memory holds, to learn what a family needs.
+    locality: how local routing is; None: not at all. is_empty: weights are zeros that no memory holds, to
+    learn what a family needs.
     """
 
-    def __init__(self, format_name: str, seed: int, *, is_empty: bool = False) -> None:
+    def __init__(
+        self, format_name: str, seed: int, *, locality: Locality | None = None, is_empty: bool = False
+    ) -> None:
         super().__init__({})
         self._is_empty = is_empty
+        self._locality = None if is_empty else locality
         self._format = format_name
         self._rng = np.random.default_rng(seed)
         self._pools: dict[tuple[str, int], NDArray[Any]] = {}
@@ -111,7 +123,9 @@ class SyntheticWeights(Weights):
         """Return tensor ``name`` [rows, columns] of random values."""
         is_router = name.endswith("mlp.gate.weight")
         format_name = "f32" if is_router or columns % FORMATS[self._format].block else self._format
-        if rows == 1 and not is_router:
+        if self._locality is not None and name.endswith(_LOCAL):
+            matrix = self._local(self._locality, name, rows, columns, format_name)
+        elif rows == 1 and not is_router:
             matrix = QuantMatrix("f32", (rows, columns), (np.ones((rows, columns), np.float32),))
         else:
             matrix = self._random(format_name, (rows, columns))
@@ -124,6 +138,8 @@ class SyntheticWeights(Weights):
         if key not in self._banks:
             self._banks[key] = self._random_bank(*key)
         found = self._banks[key]
+        if self._locality is not None:
+            found = _rolled(found, layer * _ROLL % num_experts)
         self.sizes[f"experts of layer {layer}"] = found.records.nbytes
         return ExpertBank(layer, found.records, found.matrices)
 
@@ -138,6 +154,22 @@ class SyntheticWeights(Weights):
     def num_bytes(self) -> int:
         """Bytes of all that was asked for."""
         return sum(self.sizes.values())
+
+    def _local(self, locality: Locality, name: str, rows: int, columns: int, format_name: str) -> QuantMatrix:
+        """Return an embedding, a head or a router; the ids of the first two that take no part come last."""
+        if name.endswith("mlp.gate.weight"):
+            return QuantMatrix("f32", (rows, columns), (locality.router(_layer_of(name), rows, columns),))
+        is_head = name.startswith("lm_head")
+        few = _in_format(locality.head(columns) if is_head else locality.embedding(columns), format_name)
+        planes = []
+        for plane in few.planes:
+            whole = np.zeros((rows, plane.shape[1]), plane.dtype)
+            if is_head:
+                whole[: len(plane)] = plane[:rows]
+            else:
+                np.copyto(whole, np.resize(plane, whole.shape))
+            planes.append(whole)
+        return QuantMatrix(format_name, (rows, columns), tuple(planes))
 
     def _random(self, format_name: str, shape: tuple[int, int]) -> QuantMatrix:
         spec = FORMATS[format_name]
@@ -216,11 +248,19 @@ class SyntheticWeights(Weights):
 class Synthetic:
     """A model of ``SHAPES`` with weights of one quantisation format."""
 
-    def __init__(self, shape: str, format_name: str, *, num_layers: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        shape: str,
+        format_name: str,
+        *,
+        num_layers: int = 0,
+        seed: int = 0,
+        locality: Locality | None = None,
+    ) -> None:
         architecture, hyperparameters = SHAPES[shape]
         if num_layers:
             hyperparameters = {**hyperparameters, "num_hidden_layers": num_layers}
-        self._seed, self._format = seed, format_name
+        self._seed, self._format, self._locality = seed, format_name, locality
         counted = SyntheticWeights(format_name, seed, is_empty=True)
         model = model_config.make(architecture, hyperparameters)
         families.get(architecture)(Blocks(model, _Counter(), counted, KvPool(model, 1, 1, "fast")))
@@ -259,7 +299,8 @@ class Synthetic:
     def read(self, progress: Progress) -> Loaded:
         """Return the weights, which are made when they are asked for."""
         started = time.monotonic_ns()
-        return Loaded(SyntheticWeights(self._format, self._seed), 0, max(1, time.monotonic_ns() - started))
+        weights = SyntheticWeights(self._format, self._seed, locality=self._locality)
+        return Loaded(weights, 0, max(1, time.monotonic_ns() - started))
 
 
 class _Handle:
@@ -282,6 +323,45 @@ class _Counter:
             return None
 
         return ignore
+
+
+_LOCAL = ("model.embed_tokens.weight", "lm_head.weight", "mlp.gate.weight")
+
+
+def _layer_of(name: str) -> int:
+    """Return N of "model.layers.N.…"."""
+    return int(name.split(".layers.")[1].split(".", maxsplit=1)[0])
+
+
+def _in_format(rows: NDArray[np.float32], format_name: str) -> QuantMatrix:
+    """Return ``rows`` in a format; bf16 by rounding to nearest."""
+    if format_name in ("f32", "f16"):
+        return QuantMatrix(format_name, rows.shape, (rows.astype("<f4" if format_name == "f32" else "<f2"),))
+    if format_name == "bf16":
+        bits = np.ascontiguousarray(rows).view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return QuantMatrix("bf16", rows.shape, ((rounded >> np.uint32(16)).astype(np.uint16),))
+    return quantize(rows, format_name)
+
+
+def _rolled(bank: ExpertBank, shift: int) -> ExpertBank:
+    """Return a copy of ``bank`` in memory of its own, expert e from expert e + ``shift``."""
+    num_experts = len(bank.records)
+    area = mmap.mmap(-1, bank.records.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_HUGEPAGE)
+    records = np.frombuffer(area, np.uint8).reshape(bank.records.shape)
+
+    def copy(expert: int) -> None:
+        np.copyto(records[expert], bank.records[(expert + shift) % num_experts])
+
+    with ThreadPoolExecutor(len(usable_cores())) as threads:
+        list(threads.map(copy, range(num_experts)))
+    matrices = {
+        role: BankMatrix(records, matrix.format, matrix.shape, matrix.offsets)
+        for role, matrix in bank.matrices.items()
+        if isinstance(matrix, BankMatrix)
+    }
+    return ExpertBank(bank.layer, records, matrices)
 
 
 def _up(size: int, multiple: int) -> int:
