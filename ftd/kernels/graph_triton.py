@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from ftd.kernels import cuda_program as ops
 from ftd.kernels.attention_triton import block_tokens
+from ftd.kernels.cuda_encoder import EncoderOps
 from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route
 from ftd.kernels.cuda_fusion import fuse
+from ftd.kernels.cuda_latent import LatentOps, RotateTail
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_runner import Runner
@@ -27,6 +29,7 @@ from ftd.kernels.cuda_states import StateOps
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace
+from ftd.kernels.latent_attention_triton import LatentWorkspace
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.shapes import expect
@@ -39,7 +42,7 @@ Ints = NDArray[np.int32]
 _UNSTACKABLE = frozenset({"nvfp4", "fp8_b128"})
 
 
-class CudaGraph(StateOps):
+class CudaGraph(LatentOps, EncoderOps, StateOps):
     """Records ops and runs them on ``device``; ``cpu`` runs the same kernels in Triton's interpreter."""
 
     def __init__(
@@ -73,6 +76,9 @@ class CudaGraph(StateOps):
         self._buffers: list[DeviceBuffer] = []
         self._block_sizes: set[int] = set()
         self._chunk_workspaces: dict[tuple[int, ...], ChunkWorkspace] = {}
+        self._latent_workspaces: dict[tuple[int, int], LatentWorkspace] = {}
+        self._index_scores: torch.Tensor | None = None
+        self._last_positions: torch.Tensor | None = None
         self._wanted = (0, 0)
         self._num_ids = 2**31
         self._num_pages = 2**31 // page_size
@@ -148,12 +154,22 @@ class CudaGraph(StateOps):
         self._record(ops.Gate(out, gate, up, "gelu"))
 
     def rope(
-        self, x: DeviceBuffer, num_heads: int, head_dim: int, inv_freq: Floats, scale: float = 1.0
+        self,
+        x: DeviceBuffer,
+        num_heads: int,
+        head_dim: int,
+        inv_freq: Floats,
+        scale: float = 1.0,
+        first: int = 0,
     ) -> None:
-        """Record x = rope(x) with the step's positions."""
+        """Record x = rope(x) with the step's positions; channels before ``first`` of a head stay."""
         if x.width != num_heads * head_dim:
             raise ValueError(f"x must be {num_heads} heads of {head_dim}, got width {x.width}")
-        self._record(ops.Rope(x, num_heads, self._memory.vector(inv_freq), scale))
+        frequencies = self._memory.vector(inv_freq)
+        if first:
+            self._record(RotateTail(x, num_heads, frequencies, scale, first))
+        else:
+            self._record(ops.Rope(x, num_heads, frequencies, scale))
 
     def kv_store(
         self, k: DeviceBuffer, v: DeviceBuffer, k_pages: torch.Tensor, v_pages: torch.Tensor
@@ -172,6 +188,7 @@ class CudaGraph(StateOps):
         scale: float,
         window: int = 0,
         sinks: Floats | None = None,
+        causal: bool = True,
     ) -> None:
         """Record out = attention(q, pages) with the step's sequences."""
         self._expect_pages(k_pages, v_pages)
@@ -182,7 +199,8 @@ class CudaGraph(StateOps):
         self._block_sizes.add(block_tokens(k_pages, num_heads))
         weight = None if sinks is None else self._memory.vector(sinks)
         workspace = self._memory.decode_workspace(num_heads, k_pages)
-        self._record(ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace))
+        op = ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace)
+        self._record(op if causal else self._whole(op))
 
     def route_topk(
         self,

@@ -16,7 +16,6 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 from ftd.engine import devices
 from ftd.engine.model import Model
-from ftd.engine.models.families import CPU_ONLY
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
 
@@ -32,7 +31,7 @@ QUICK = ("llama", "gemma3_text", "qwen3_moe")
 
 def cases() -> list[Any]:
     """Every family that a card has kernels for, most of them marked slow."""
-    names = [name for name in (*tiny.CASES, *tiny.MOE_CASES) if name.partition("-")[0] not in CPU_ONLY]
+    names = (*tiny.CASES, *tiny.MOE_CASES)
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
