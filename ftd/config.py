@@ -66,6 +66,7 @@ class EngineConfig:
     device: str = "auto"
     gpu_memory_bytes: int = 0
     experts: str = "auto"
+    experts_policy: str = "ftd"
 
     def __post_init__(self) -> None:
         _check_range("FTD_CONTEXT_LENGTH", self.context_tokens, 0, 2**24)
@@ -78,6 +79,8 @@ class EngineConfig:
             raise InvalidOption(f"FTD_DEVICE must be auto, cpu or cuda: {self.device}")
         if not _EXPERTS.fullmatch(self.experts):
             raise InvalidOption(f"FTD_EXPERTS must be auto, fill, cpu or split=F (0 to 1): {self.experts}")
+        if self.experts_policy not in ("ftd", "lru", "paper"):
+            raise InvalidOption(f"FTD_EXPERTS_POLICY must be ftd, lru or paper: {self.experts_policy}")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -249,6 +252,13 @@ SETTINGS: tuple[Setting, ...] = (
         "FTD_EXPERTS",
         _text,
         "experts beyond the device's memory: auto, fill, cpu or split=F (F of them are fetched)",
+    ),
+    Setting(
+        EngineConfig,
+        "experts_policy",
+        "FTD_EXPERTS_POLICY",
+        _text,
+        "which experts stay on the device: ftd, lru or paper",
     ),
 )
 

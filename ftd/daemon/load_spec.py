@@ -83,4 +83,5 @@ def load_message(spec: LoadSpec, config: EngineConfig, needed_tokens: int) -> Lo
         device=cast(Literal["auto", "cpu", "cuda"], config.device),
         device_memory_bytes=config.gpu_memory_bytes,
         experts=config.experts,
+        experts_policy=config.experts_policy,
     )

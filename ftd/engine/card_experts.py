@@ -42,7 +42,8 @@ class CardExperts:
         self._threads, self._load, self._hidden_size = threads, load, config.hidden_size
         self._table: Split | None = None
         self._tuner: Tuner | None = None
-        self.pool = device.make_experts(needs, num_slots, self._num_chosen)
+        self._policy = expert_plan.policy(load.experts_policy)
+        self.pool = device.make_experts(needs, num_slots, self._num_chosen, self._policy)
         if self._share != 1.0:
             self.pool.use_processor(threads, config.hidden_size, load.precision)
 
@@ -52,6 +53,12 @@ class CardExperts:
         if self._share is not None:
             quota = [round(self._share * misses) for misses in range(num_experts + 1)]
             self.pool.set_quota(quota, [1] * len(quota))
+            return
+        if self._policy == "paper":
+            copy_rate, read_rate = self._device.measure_rates(self.pool, self._threads.num_threads)
+            quota = expert_plan.paper_quota(copy_rate, read_rate, num_experts)
+            logger.info(log.fields("experts split", policy="paper", copy=copy_rate, read=read_rate))
+            self.pool.set_quota(quota)
             return
         points = expert_store.read(self._key(), num_experts)
         if points is None:
@@ -135,6 +142,7 @@ def make(
     Raises InvalidOption if ``load.experts`` makes no sense.
     """
     expert_plan.share(load.experts)
+    expert_plan.policy(load.experts_policy)
     if sizes.experts is None:
         return device.make_graph, None
     experts = CardExperts(device, sizes.experts, sizes.num_slots, config, load, threads)

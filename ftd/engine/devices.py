@@ -47,11 +47,18 @@ class Device:
     free_bytes: Callable[[], int]
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
-    make_experts: Callable[[ExpertNeeds, int, int], Any] | None = None
+    make_experts: Callable[[ExpertNeeds, int, int, str], Any] | None = None
 
     def num_threads(self) -> int:
         """Return how many threads compute beside the engine's own where nobody says it, 0 for all cores."""
         return max(1, len(usable_cores()) - 1) if self.name == "cuda" else 0
+
+    @staticmethod
+    def measure_rates(pool: Any, num_threads: int) -> tuple[float, float]:
+        """Return bytes a second of fetching a pool's experts, and of reading host memory with all threads."""
+        from ftd.kernels import bandwidth, copy_rate
+
+        return copy_rate.measure(pool), bandwidth.measure(num_threads)
 
     @staticmethod
     def measure_experts(pool: Any, num_chosen: int) -> Any:
@@ -119,14 +126,8 @@ def choose(wanted: str, architecture: str) -> Device:
 
     "auto" takes a card where one can be used and says why not. Raises KernelUnavailable if "cuda" cannot be.
     """
-    reason = None
-    if architecture in families.CPU_ONLY:
-        reason = "kernels of this family run on the processor only"
-        if wanted == "cuda":
-            raise KernelUnavailable(f"no CUDA device can be used: {reason}", "set FTD_DEVICE to auto or cpu")
-    elif architecture in families.UNPROVEN_ON_CARD and wanted == "auto":
+    if architecture in families.UNPROVEN_ON_CARD and wanted == "auto":
         reason = "kernels of this family are not proven on a card; FTD_DEVICE=cuda takes it all the same"
-    if reason is not None and wanted != "cpu":
         logger.info(log.fields("device chosen", device="cpu", reason=reason))
         return cpu()
     if wanted == "cpu":
@@ -146,10 +147,10 @@ def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
 
 
-def _experts(device: str) -> Callable[[ExpertNeeds, int, int], Any]:
+def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str], Any]:
     from ftd.kernels.expert_pool import ExpertPool, PoolConfig
 
-    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int) -> ExpertPool:
+    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str) -> ExpertPool:
         config = PoolConfig(
             num_layers=needs.num_layers,
             num_experts=needs.num_experts,
@@ -157,6 +158,8 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int], Any]:
             num_slots=num_slots,
             quota=tuple(range(needs.num_experts + 1)),
             weights=Clock(HALF_LIFE_STEPS).weights,
+            policy="decayed" if policy == "ftd" else "lru",
+            whole_layers=policy == "paper",
         )
         return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device)
 

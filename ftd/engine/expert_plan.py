@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
 
+# ftd: what is used often stays, misses are split as measured, prompts copy what is missing. lru: the same,
+# but what was used last stays. paper: FreeToken as described, the baseline: LRU, the share of misses that the
+# rates of copying and of reading give, at least one, and prompts that copy whole layers.
+POLICIES = ("ftd", "lru", "paper")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertNeeds:
@@ -40,6 +45,19 @@ def share(text: str) -> float | None:
     if not 0.0 <= found <= 1.0:
         raise InvalidOption(f"experts must be auto, fill, cpu or split=F with F from 0 to 1: {text!r:.50}")
     return found
+
+
+def policy(text: str) -> str:
+    """Return ``text`` if it is one of POLICIES; raises InvalidOption."""
+    if text not in POLICIES:
+        raise InvalidOption(f"policy of experts must be {', '.join(POLICIES)}: {text!r:.50}")
+    return text
+
+
+def paper_quota(copy_rate: float, read_rate: float, max_misses: int) -> list[int]:
+    """Return how many of m = 0 … ``max_misses`` are fetched, by the rates: m · copy / read, at least one."""
+    part = min(copy_rate / read_rate, 1.0)
+    return [min(misses, max(1, round(misses * part))) for misses in range(max_misses + 1)]
 
 
 def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:

@@ -43,6 +43,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
     there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
     ``experts``: what becomes of those that a card does not hold: auto, fill, cpu or split=F (F are fetched).
+    ``experts_policy``: which of them stay there, see ``expert_plan.POLICIES``.
     """
 
     config_path: str
@@ -56,6 +57,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
     device_memory_bytes: int = 0
     experts: str = "auto"
+    experts_policy: str = "ftd"
     debug_checks: bool = False
 
 

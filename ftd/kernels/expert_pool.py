@@ -51,7 +51,7 @@ class PoolConfig:
 
     num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
     of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
-    as ``expert_cache.Clock`` has it. policy: lru or decayed.
+    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all.
     """
 
     num_layers: int
@@ -61,6 +61,7 @@ class PoolConfig:
     quota: tuple[int, ...]
     weights: tuple[int, ...]
     policy: str = "decayed"
+    whole_layers: bool = False
 
     @property
     def num_staged(self) -> int:
@@ -296,6 +297,8 @@ class ExpertPool:
         if row >= config.num_layers:
             return
         held = self._held[row * config.num_experts : (row + 1) * config.num_experts]
+        if config.whole_layers:
+            held = np.full_like(held, -1)
         first = self._first_staged(row)
         edges = np.flatnonzero(np.diff(np.concatenate(([0], (held < 0).view(np.int8), [0]))))
         with self._beside(self._copies):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftd.engine import expert_plan
 from ftd.engine.expert_plan import ExpertNeeds, num_slots
-from ftd.errors import OutOfMemory
+from ftd.errors import InvalidOption, OutOfMemory
 
 NEEDS = ExpertNeeds(num_layers=4, num_experts=8, record_bytes=4096)
 
@@ -35,3 +36,14 @@ def test_slots_and_staged_layers_fit_in_what_is_free(layers: int, experts: int, 
         assert needs.num_bytes <= free
     else:
         assert 0 <= (found + 2 * experts) * needs.record_bytes <= free < needs.num_bytes
+
+
+def test_the_papers_quota_is_the_ratio_of_the_rates_and_at_least_one() -> None:
+    assert expert_plan.paper_quota(40.0, 100.0, 8) == [0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert expert_plan.paper_quota(300.0, 100.0, 3) == [0, 1, 2, 3]
+
+
+def test_a_policy_is_one_of_three() -> None:
+    assert [expert_plan.policy(name) for name in ("ftd", "lru", "paper")] == list(expert_plan.POLICIES)
+    with pytest.raises(InvalidOption, match="policy of experts must be ftd, lru, paper: 'mru'"):
+        expert_plan.policy("mru")
