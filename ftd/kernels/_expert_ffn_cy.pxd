@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from ftd.kernels._matmul_cy cimport Product
+from ftd.kernels._matmul_cy cimport BlockFn, Product, VectorFn
 from ftd.kernels._pool cimport Op, OpFn
 
 cdef extern from "expert_ffn.h" namespace "ftd" nogil:
@@ -24,6 +24,8 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
         float alpha
         OpFn quantize
         OpFn matmul
+        VectorFn vectors
+        BlockFn block
         Product gate_up[2]
         Product down
 

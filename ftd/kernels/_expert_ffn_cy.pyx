@@ -9,14 +9,14 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
 from ftd.kernels._dequantize_cy cimport fill_matrix
-from ftd.kernels._matmul_cy cimport has_integer_codes, matmul_fn, quantize_fn
+from ftd.kernels._matmul_cy cimport block_fn, has_integer_codes, matmul_fn, quantize_fn, vector_fn
 from ftd.kernels._pool cimport Pool, Step, current_isa, run_ops
 
 cdef extern from "expert_ffn_run.h" namespace "ftd" nogil:
     void expert_sort_op(const void*, const Step*, int32_t, int32_t) noexcept
     void expert_gather_op(const void*, const Step*, int32_t, int32_t) noexcept
-    void expert_gate_up_op(const void*, const Step*, int32_t, int32_t) noexcept
     void expert_down_op(const void*, const Step*, int32_t, int32_t) noexcept
+    OpFn expert_gate_up_select(int32_t isa)
     OpFn expert_activate_select(int32_t isa)
     OpFn expert_combine_select(int32_t isa)
 
@@ -56,6 +56,8 @@ cdef int fill_expert_args(
     args.alpha = ALPHA
     args.quantize = quantize_fn()
     args.matmul = matmul_fn()
+    args.vectors = vector_fn()
+    args.block = block_fn()
     return 0
 
 
@@ -63,7 +65,7 @@ cdef void fill_expert_ops(const ExpertFfnArgs* args, Op* ops) noexcept:
     cdef int i
     ops[0].run = expert_sort_op
     ops[1].run = expert_gather_op
-    ops[2].run = expert_gate_up_op
+    ops[2].run = expert_gate_up_select(current_isa())
     ops[3].run = expert_activate_select(current_isa())
     ops[4].run = expert_down_op
     ops[5].run = expert_combine_select(current_isa())

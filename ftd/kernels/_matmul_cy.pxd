@@ -35,8 +35,16 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
         char* scratch
         int64_t scratch_stride
 
+    ctypedef void (*VectorFn "ftd::VectorFn")(
+        const Product& p, const float* x, const Activations& codes, int64_t begin, int64_t end, const Matrix* next,
+        int64_t next_row, char* scratch
+    ) noexcept nogil
+    ctypedef void (*BlockFn "ftd::BlockFn")(const float* x, const Activations& out, int64_t b) noexcept nogil
+
     int64_t matmul_scratch_bytes(int64_t k, int32_t isa)
     bint has_integer_codes(const Matrix& w)
 
 cdef OpFn quantize_fn() noexcept nogil
 cdef OpFn matmul_fn() noexcept nogil
+cdef VectorFn vector_fn() noexcept nogil
+cdef BlockFn block_fn() noexcept nogil

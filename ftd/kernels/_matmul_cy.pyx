@@ -14,6 +14,8 @@ from ftd.kernels._pool cimport Op, Pool, ROWS_TOKENS, Step, current_isa, run_ops
 cdef extern from "matmul_run.h" namespace "ftd" nogil:
     OpFn quantize_select(int32_t isa)
     OpFn matmul_select(int32_t isa)
+    VectorFn vector_select(int32_t isa)
+    BlockFn block_select(int32_t isa)
 
 
 cdef OpFn quantize_fn() noexcept nogil:
@@ -22,6 +24,14 @@ cdef OpFn quantize_fn() noexcept nogil:
 
 cdef OpFn matmul_fn() noexcept nogil:
     return matmul_select(current_isa())
+
+
+cdef VectorFn vector_fn() noexcept nogil:
+    return vector_select(current_isa())
+
+
+cdef BlockFn block_fn() noexcept nogil:
+    return block_select(current_isa())
 
 
 def matmul(x, weight, bias=None, precision="fast", pool=None):

@@ -9,6 +9,9 @@
 //
 // The products are matmul's: an expert is one call of its op for the rows of that expert, so bits, formats and
 // instruction sets are matmul's too. All parts work on every expert, each on its share of the matrix rows.
+//
+// Of one token the rows of all its experts form one line that the parts share, x is quantised once, and gate_up also
+// does what activate does, 32 rows of gate and of up at a time.
 #pragma once
 #include "matmul.h"
 #include "op.h"
@@ -32,6 +35,8 @@ struct ExpertFfnArgs {
     float alpha;
     OpFn quantize;
     OpFn matmul;
+    VectorFn vectors;      // of one token's products
+    BlockFn block;         // quantises 32 values
     Product gate_up[2];    // of expert 0; out is set for each expert
     Product down;
     // Workspace, rows of T * K pairs

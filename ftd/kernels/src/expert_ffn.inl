@@ -1,4 +1,4 @@
-// The parts of expert_ffn that compute on vectors: activate and combine.
+// The parts of expert_ffn that compute on vectors: gate_up of one token, activate and combine.
 
 static inline vf gated(vf gate, vf up, bool clamped, float limit, float alpha) {
     vf slope = gate;
@@ -13,23 +13,78 @@ static inline vf gated(vf gate, vf up, bool clamped, float limit, float alpha) {
     return mul(div(numerator, add(set1(1.0f), decay)), up);
 }
 
-static void expert_activate_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
+// hidden [begin, end) of one row.
+static void activate(const ExpertFfnArgs& a, int64_t row, int64_t begin, int64_t end) {
+    const int64_t inner = a.inner;
+    const float* gate = a.gate + row * (a.num_gate_up == 1 ? 2 * inner : inner);
+    const float* up = a.num_gate_up == 1 ? gate + inner : a.up + row * inner;
+    float* out = a.hidden + row * inner;
+    int64_t i = begin;
+    for (; i + W <= end; i += W) store(out + i, gated(load(gate + i), load(up + i), a.clamped, a.limit, a.alpha));
+    if (i < end) {
+        const int rest = static_cast<int>(end - i);
+        store_part(out + i, gated(load_part(gate + i, rest), load_part(up + i, rest), a.clamped, a.limit, a.alpha), rest);
+    }
+}
+
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// gate or up of the expert at one place: a matrix and its first row.
+struct Run {
+    Product product;
+    int64_t first;
+};
+
+static Run run_of(const ExpertFfnArgs& a, int64_t place, bool is_up) {
+    const int64_t record = a.ids[a.order[place]] * a.stride;
+    if (a.num_gate_up == 1) return {of_expert(a.gate_up[0], record, a.gate + place * 2 * a.inner), is_up ? a.inner : 0};
+    return {of_expert(a.gate_up[is_up], record, (is_up ? a.up : a.gate) + place * a.inner), 0};
+}
+
+// One token: blocks of 32 hidden values of all experts in a line; a few at a time, so that the fetching of rows ahead
+// seldom starts anew.
+static void gate_up_one(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
+    constexpr int64_t MOST = 8;
+    const int64_t blocks = (a.inner + BLOCK - 1) / BLOCK;
+    char* scratch = a.scratch + thread * a.scratch_stride;
+    int64_t item, end;
+    share(a.starts[a.num_experts] * blocks, 1, thread, num_threads, &item, &end);
+    while (item < end) {
+        const int64_t place = item / blocks, b = item % blocks;
+        const int64_t count = min_of(min_of(MOST, blocks - b), end - item);
+        const int64_t first = b * BLOCK, last = min_of(first + count * BLOCK, a.inner);
+        item += count;
+        const Run gate = run_of(a, place, false), up = run_of(a, place, true);
+        const Run next = run_of(a, item < end ? item / blocks : place, false);
+        a.vectors(gate.product, a.x, a.row_codes, gate.first + first, gate.first + last, &up.product.weight, up.first + first,
+                  scratch);
+        a.vectors(up.product, a.x, a.row_codes, up.first + first, up.first + last, &next.product.weight,
+                  next.first + item % blocks * BLOCK, scratch);
+        activate(a, place, first, last);
+        if (a.down.exact) continue;
+        const Activations codes = rows_from(a.hidden_codes, place);
+        for (int64_t i = b; i < b + count; ++i) a.block(a.hidden + place * a.inner + i * BLOCK, codes, i);
+        if (b + count == blocks)
+            for (int64_t i = blocks; i < codes.blocks; ++i) a.block(nullptr, codes, i);
+    }
+}
+
+static void expert_gate_up_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const auto& a = *static_cast<const ExpertFfnArgs*>(args);
-    const int64_t inner = a.inner, stride = a.num_gate_up == 1 ? 2 * inner : inner;
+    if (step->num_tokens == 1)
+        gate_up_one(a, thread, num_threads);
+    else
+        gate_up_rows(a, thread, num_threads);
+}
+
+static void expert_activate_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
+    const auto& a = *static_cast<const ExpertFfnArgs*>(args);
+    if (step->num_tokens == 1) return;
     int64_t begin, end;
     share(a.starts[a.num_experts], 1, thread, num_threads, &begin, &end);
     for (int64_t row = begin; row < end; ++row) {
-        const float* gate = a.gate + row * stride;
-        const float* up = a.num_gate_up == 1 ? gate + inner : a.up + row * stride;
-        float* out = a.hidden + row * inner;
-        int64_t i = 0;
-        for (; i + W <= inner; i += W) store(out + i, gated(load(gate + i), load(up + i), a.clamped, a.limit, a.alpha));
-        if (i < inner) {
-            const int rest = static_cast<int>(inner - i);
-            store_part(out + i, gated(load_part(gate + i, rest), load_part(up + i, rest), a.clamped, a.limit, a.alpha),
-                       rest);
-        }
-        if (!a.down.exact) quantize_rows(a, out, a.hidden_codes, inner, row);
+        activate(a, row, 0, a.inner);
+        if (!a.down.exact) quantize_rows(a, a.hidden + row * a.inner, a.hidden_codes, a.inner, row);
     }
 }
 

@@ -56,10 +56,15 @@ inline void expert_sort_op(const void* args, const Step* step, int32_t thread, i
     a.starts[0] = 0;
 }
 
-inline void expert_gather_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
+inline void expert_gather_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
     bool needs_codes = false;
     for (int32_t i = 0; i < a.num_gate_up; ++i) needs_codes = needs_codes || !a.gate_up[i].exact;
+    if (step->num_tokens == 1) {
+        const QuantizeArgs once = {a.x, a.width, ROWS_TOKENS, a.row_codes};
+        if (needs_codes) a.quantize(&once, step, thread, num_threads);
+        return;
+    }
     int64_t begin, end;
     share(a.starts[a.num_experts], 1, thread, num_threads, &begin, &end);
     for (int64_t row = begin; row < end; ++row) {
@@ -97,8 +102,8 @@ inline void for_each_expert(const ExpertFfnArgs& a, int32_t thread, int32_t num_
     }
 }
 
-inline void expert_gate_up_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
-    const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+// Several tokens.
+inline void gate_up_rows(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
     for_each_expert(a, thread, num_threads, [&](int32_t e, int64_t row, Product* products, MatmulArgs* call) {
         call->num_products = a.num_gate_up;
         call->x = a.rows + row * a.width;
@@ -109,8 +114,29 @@ inline void expert_gate_up_op(const void* args, const Step*, int32_t thread, int
     });
 }
 
-inline void expert_down_op(const void* args, const Step*, int32_t thread, int32_t num_threads) noexcept {
+// One token: tiles of eight rows of its experts, in a line.
+inline void down_one(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
+    const int64_t tiles = (a.width + 7) / 8;
+    const auto of_place = [&](int64_t place) {
+        return of_expert(a.down, a.ids[a.order[place]] * a.stride, a.rows + place * a.width);
+    };
+    int64_t begin, end;
+    share(a.starts[a.num_experts] * tiles, 1, thread, num_threads, &begin, &end);
+    while (begin < end) {
+        const int64_t place = begin / tiles, first = begin % tiles;
+        const int64_t last = first + end - begin < tiles ? first + end - begin : tiles;
+        begin += last - first;
+        const bool more = begin < end;
+        const Product p = of_place(place), next = more ? of_place(place + 1) : p;
+        a.vectors(p, a.hidden + place * a.inner, rows_from(a.hidden_codes, place), 8 * first,
+                  8 * last < a.width ? 8 * last : a.width, more ? &next.weight : nullptr, 0,
+                  a.scratch + thread * a.scratch_stride);
+    }
+}
+
+inline void expert_down_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const ExpertFfnArgs& a = *static_cast<const ExpertFfnArgs*>(args);
+    if (step->num_tokens == 1) return down_one(a, thread, num_threads);
     for_each_expert(a, thread, num_threads, [&](int32_t e, int64_t row, Product* products, MatmulArgs* call) {
         call->num_products = 1;
         call->x = a.hidden + row * a.inner;
@@ -127,6 +153,7 @@ inline void expert_down_op(const void* args, const Step*, int32_t thread, int32_
 
 namespace ftd {
 
+inline OpFn expert_gate_up_select(int32_t isa) { return FTD_SELECT(isa, expert_gate_up_op); }
 inline OpFn expert_activate_select(int32_t isa) { return FTD_SELECT(isa, expert_activate_op); }
 inline OpFn expert_combine_select(int32_t isa) { return FTD_SELECT(isa, expert_combine_op); }
 

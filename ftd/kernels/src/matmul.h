@@ -86,6 +86,15 @@ constexpr int64_t AMX_BLOCKS = 32, AMX_ROWS = 64, AMX_TOKENS = 256;
 constexpr int64_t AMX_WEIGHT_BYTES = AMX_ROWS / 16 * AMX_BLOCKS * (16 * 64 + 2 * 64);
 constexpr int64_t AMX_SCRATCH_BYTES = AMX_WEIGHT_BYTES + AMX_TOKENS * AMX_ROWS * 4 * 4;
 
+// What the ops of one row of x are made of, for ops that share rows out in their own way.
+//
+// VectorFn: rows [begin, end) of a product; x and codes are the one row, of which the product reads one. While the last
+// rows are computed those of `next` (or null) from next_row on are fetched.
+// BlockFn: quantises the 32 values at x (null: zeros) as block b of the first row of out.
+using VectorFn = void (*)(const Product& p, const float* x, const Activations& codes, int64_t begin, int64_t end,
+                          const Matrix* next, int64_t next_row, char* scratch) noexcept;
+using BlockFn = void (*)(const float* x, const Activations& out, int64_t b) noexcept;
+
 // Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 8 rows of floats.
 inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
     const int64_t bytes = activation_blocks(k) * 32 * (32 + 4 * 4) + 64;

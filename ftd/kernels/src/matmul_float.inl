@@ -175,53 +175,10 @@ void float_tokens(const float* const rows[FLOAT_ROWS], int64_t count, const Prod
         }
 }
 
-template <int32_t FORMAT>
-inline float coded_value(const char* row, int64_t i) {
-    if constexpr (FORMAT == F32) return reinterpret_cast<const float*>(row)[i];
-    const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[i];
-    return FORMAT == F16 ? half_to_float(bits) : bfloat_to_float(bits);
-}
-
-// Rows [begin, end) of one product of floats for one row of x: widened in registers, the next rows fetched meanwhile.
-template <int32_t FORMAT>
-void float_vector(const Product& p, const float* x, int64_t begin, int64_t end) {
-    constexpr int64_t ROWS = FTD_VNNI ? 8 : 4, ITEM = FORMAT == F32 ? 4 : 2;
-    const int64_t k = p.weight.k;
-    const char* plane = static_cast<const char*>(p.weight.planes[0]);
-    for (int64_t row = begin; row < end; row += ROWS) {
-        const char* rows[ROWS];
-        for (int64_t r = 0; r < ROWS; ++r) rows[r] = plane + (row + r < end ? row + r : end - 1) * k * ITEM;
-        const char* ahead = plane + (row + ROWS) * k * ITEM;
-        Lanes16 acc[ROWS];
-        for (auto& lanes : acc) lanes.clear();
-        int64_t at = 0;
-        for (; at + 16 <= k; at += 16) {
-            for (int64_t line = 0; line < ROWS * ITEM * 16; line += 64) __builtin_prefetch(ahead + line, 0, FETCH_LOCALITY);
-            ahead += ROWS * ITEM * 16;
-#pragma GCC unroll 8
-            for (int64_t r = 0; r < ROWS; ++r) acc[r].template add_coded<FORMAT>(rows[r] + at * ITEM, x + at);
-        }
-        for (int64_t r = 0; r < ROWS && row + r < end; ++r) {
-            float lane[16];
-            acc[r].store(lane);
-            for (int64_t j = 0; at + j < k; ++j)
-                lane[j] = __builtin_fmaf(coded_value<FORMAT>(rows[r], at + j), x[at + j], lane[j]);
-            for (int width = 8; width > 0; width /= 2)
-                for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-            store_product(p, 0, row + r, lane[0]);
-        }
-    }
-}
-
 // Rows [begin, end) of one exact product for tokens [t0, t1).
 inline void float_range(const Product& p, const float* x, int64_t begin, int64_t end, int64_t t0, int64_t t1,
                         char* scratch) {
     const int64_t k = p.weight.k;
-    if (t1 == 1) {
-        if (p.weight.format == F32) return float_vector<F32>(p, x, begin, end);
-        if (p.weight.format == F16) return float_vector<F16>(p, x, begin, end);
-        if (p.weight.format == BF16) return float_vector<BF16>(p, x, begin, end);
-    }
     auto* values = reinterpret_cast<float*>(scratch);
     for (int64_t row = begin; row < end; row += FLOAT_ROWS) {
         const int64_t count = end - row < FLOAT_ROWS ? end - row : FLOAT_ROWS;

@@ -1,5 +1,45 @@
-// Exact products of one row of x: codes become floats in registers and are multiplied there, several rows at a time.
+// Exact products of one row of x: weights become floats in registers and are multiplied there, several rows at a time.
 // The same bits as float_row and float_tokens: each weight rounded as dequantize_row does, 16 lanes in rising order.
+
+template <int32_t FORMAT>
+inline float coded_value(const char* row, int64_t i) {
+    if constexpr (FORMAT == F32) return reinterpret_cast<const float*>(row)[i];
+    const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[i];
+    return FORMAT == F16 ? half_to_float(bits) : bfloat_to_float(bits);
+}
+
+// Rows [begin, end) of one product of floats for one row of x: widened in registers, the next rows fetched meanwhile.
+template <int32_t FORMAT>
+void float_vector(const Product& p, const float* x, int64_t begin, int64_t end, const Matrix* next, int64_t next_row) {
+    constexpr int64_t ROWS = FTD_VNNI ? 8 : 4, ITEM = FORMAT == F32 ? 4 : 2;
+    const int64_t k = p.weight.k;
+    const char* plane = static_cast<const char*>(p.weight.planes[0]);
+    for (int64_t row = begin; row < end; row += ROWS) {
+        const char* rows[ROWS];
+        for (int64_t r = 0; r < ROWS; ++r) rows[r] = plane + (row + r < end ? row + r : end - 1) * k * ITEM;
+        const bool over = row + ROWS >= end && next && next->format == FORMAT;
+        const char* ahead = over ? static_cast<const char*>(next->planes[0]) + next_row * next->k * ITEM
+                                 : plane + (row + ROWS) * k * ITEM;
+        Lanes16 acc[ROWS];
+        for (auto& lanes : acc) lanes.clear();
+        int64_t at = 0;
+        for (; at + 16 <= k; at += 16) {
+            for (int64_t line = 0; line < ROWS * ITEM * 16; line += 64) __builtin_prefetch(ahead + line, 0, FETCH_LOCALITY);
+            ahead += ROWS * ITEM * 16;
+#pragma GCC unroll 8
+            for (int64_t r = 0; r < ROWS; ++r) acc[r].template add_coded<FORMAT>(rows[r] + at * ITEM, x + at);
+        }
+        for (int64_t r = 0; r < ROWS && row + r < end; ++r) {
+            float lane[16];
+            acc[r].store(lane);
+            for (int64_t j = 0; at + j < k; ++j)
+                lane[j] = __builtin_fmaf(coded_value<FORMAT>(rows[r], at + j), x[at + j], lane[j]);
+            for (int width = 8; width > 0; width /= 2)
+                for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+            store_product(p, 0, row + r, lane[0]);
+        }
+    }
+}
 
 // What the sixteen 4-bit codes of a format stand for, before the scale.
 template <int32_t FORMAT>
@@ -133,7 +173,7 @@ inline void add_float_pair(Lanes16& acc, const Matrix& w, int64_t row, int64_t p
 
 // Rows [begin, end) for one row of x; K is a multiple of 32.
 template <int32_t FORMAT>
-void coded_vector(const Product& p, const float* x, int64_t begin, int64_t end) {
+void coded_vector(const Product& p, const float* x, int64_t begin, int64_t end, const Matrix* next, int64_t next_row) {
     using C = Codes<FORMAT>;
     constexpr int64_t ROWS = FTD_VNNI ? 8 : 4;
     const Matrix& w = p.weight;
@@ -143,7 +183,7 @@ void coded_vector(const Product& p, const float* x, int64_t begin, int64_t end) 
         Lanes16 acc[ROWS];
         for (auto& lanes : acc) lanes.clear();
         RowScales scales[ROWS];
-        Ahead ahead = Ahead::of<FORMAT>(w, row + ROWS, ROWS);
+        auto ahead = Ahead<FORMAT, ROWS>::after(w, row + ROWS, end, next, next_row);
         for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
             const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
             ahead.scales();
@@ -220,23 +260,28 @@ inline int64_t fp8_vector(const Product& p, const float* x, int64_t begin, int64
     return end;
 }
 
-// Rows [begin, end) of one exact product for one row of x.
-inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_t end, char* scratch) {
-    if (p.weight.k % 32 == 0) {
-        switch (p.weight.format) {
-            case Q8_0: return coded_vector<Q8_0>(p, x, begin, end);
-            case Q4_0: return coded_vector<Q4_0>(p, x, begin, end);
-            case Q4_1: return coded_vector<Q4_1>(p, x, begin, end);
-            case Q5_0: return coded_vector<Q5_0>(p, x, begin, end);
-            case Q5_1: return coded_vector<Q5_1>(p, x, begin, end);
-            case Q4_K: return coded_vector<Q4_K>(p, x, begin, end);
-            case Q5_K: return coded_vector<Q5_K>(p, x, begin, end);
-            case Q6_K: return coded_vector<Q6_K>(p, x, begin, end);
-            case MXFP4: return coded_vector<MXFP4>(p, x, begin, end);
-            case NVFP4: return coded_vector<NVFP4>(p, x, begin, end);
-            case FP8_B128: begin = fp8_vector(p, x, begin, end); break;
-            default: break;
-        }
+// VectorFn of the exact products.
+inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_t end, const Matrix* next,
+                         int64_t next_row, char* scratch) {
+    switch (p.weight.k % 32 == 0 ? p.weight.format : NUM_FORMATS) {
+        case Q8_0: return coded_vector<Q8_0>(p, x, begin, end, next, next_row);
+        case Q4_0: return coded_vector<Q4_0>(p, x, begin, end, next, next_row);
+        case Q4_1: return coded_vector<Q4_1>(p, x, begin, end, next, next_row);
+        case Q5_0: return coded_vector<Q5_0>(p, x, begin, end, next, next_row);
+        case Q5_1: return coded_vector<Q5_1>(p, x, begin, end, next, next_row);
+        case Q4_K: return coded_vector<Q4_K>(p, x, begin, end, next, next_row);
+        case Q5_K: return coded_vector<Q5_K>(p, x, begin, end, next, next_row);
+        case Q6_K: return coded_vector<Q6_K>(p, x, begin, end, next, next_row);
+        case MXFP4: return coded_vector<MXFP4>(p, x, begin, end, next, next_row);
+        case NVFP4: return coded_vector<NVFP4>(p, x, begin, end, next, next_row);
+        case FP8_B128: begin = fp8_vector(p, x, begin, end); break;
+        default: break;
+    }
+    switch (p.weight.format) {
+        case F32: return float_vector<F32>(p, x, begin, end, next, next_row);
+        case F16: return float_vector<F16>(p, x, begin, end, next, next_row);
+        case BF16: return float_vector<BF16>(p, x, begin, end, next, next_row);
+        default: break;
     }
     if (begin < end) float_range(p, x, begin, end, 0, 1, scratch);
 }

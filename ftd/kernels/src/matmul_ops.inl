@@ -14,31 +14,47 @@ inline void quantize_op(const void* args, const Step* step, int32_t thread, int3
     }
 }
 
-template <int32_t FORMAT>
-void integer_range(const Product& p, const Activations& x, int64_t begin, int64_t end, int64_t t0, int64_t t1,
-                   int64_t num_tokens, char* scratch) {
-    if (num_tokens == 1)
-        vector_rows<FORMAT>(p, x, begin, end);
+inline void quantize_one(const float* x, const Activations& out, int64_t b) noexcept {
+    if (x)
+        quantize_block(x, out, 0, b);
     else
-        tile_range<FORMAT>(p, x, begin, end, t0, t1, scratch);
+        clear_block(out, 0, b);
 }
 
 inline void product_range(const Product& p, const MatmulArgs& a, int64_t begin, int64_t end, int64_t t0, int64_t t1,
-                          int64_t num_tokens, char* scratch) {
-    if (p.exact && num_tokens == 1) return exact_vector(p, a.x, begin, end, scratch);
+                          char* scratch) {
     if (p.exact) return float_range(p, a.x, begin, end, t0, t1, scratch);
     const Activations& x = a.activations;
     switch (p.weight.format) {
-        case Q8_0: return integer_range<Q8_0>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q4_0: return integer_range<Q4_0>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q4_1: return integer_range<Q4_1>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q5_0: return integer_range<Q5_0>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q5_1: return integer_range<Q5_1>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q4_K: return integer_range<Q4_K>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q5_K: return integer_range<Q5_K>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case Q6_K: return integer_range<Q6_K>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case MXFP4: return integer_range<MXFP4>(p, x, begin, end, t0, t1, num_tokens, scratch);
-        case NVFP4: return integer_range<NVFP4>(p, x, begin, end, t0, t1, num_tokens, scratch);
+        case Q8_0: return tile_range<Q8_0>(p, x, begin, end, t0, t1, scratch);
+        case Q4_0: return tile_range<Q4_0>(p, x, begin, end, t0, t1, scratch);
+        case Q4_1: return tile_range<Q4_1>(p, x, begin, end, t0, t1, scratch);
+        case Q5_0: return tile_range<Q5_0>(p, x, begin, end, t0, t1, scratch);
+        case Q5_1: return tile_range<Q5_1>(p, x, begin, end, t0, t1, scratch);
+        case Q4_K: return tile_range<Q4_K>(p, x, begin, end, t0, t1, scratch);
+        case Q5_K: return tile_range<Q5_K>(p, x, begin, end, t0, t1, scratch);
+        case Q6_K: return tile_range<Q6_K>(p, x, begin, end, t0, t1, scratch);
+        case MXFP4: return tile_range<MXFP4>(p, x, begin, end, t0, t1, scratch);
+        case NVFP4: return tile_range<NVFP4>(p, x, begin, end, t0, t1, scratch);
+        default: return;
+    }
+}
+
+// One row of x: a VectorFn.
+inline void vector_range(const Product& p, const float* x, const Activations& codes, int64_t begin, int64_t end,
+                         const Matrix* next, int64_t next_row, char* scratch) noexcept {
+    if (p.exact) return exact_vector(p, x, begin, end, next, next_row, scratch);
+    switch (p.weight.format) {
+        case Q8_0: return vector_rows<Q8_0>(p, codes, begin, end, next, next_row);
+        case Q4_0: return vector_rows<Q4_0>(p, codes, begin, end, next, next_row);
+        case Q4_1: return vector_rows<Q4_1>(p, codes, begin, end, next, next_row);
+        case Q5_0: return vector_rows<Q5_0>(p, codes, begin, end, next, next_row);
+        case Q5_1: return vector_rows<Q5_1>(p, codes, begin, end, next, next_row);
+        case Q4_K: return vector_rows<Q4_K>(p, codes, begin, end, next, next_row);
+        case Q5_K: return vector_rows<Q5_K>(p, codes, begin, end, next, next_row);
+        case Q6_K: return vector_rows<Q6_K>(p, codes, begin, end, next, next_row);
+        case MXFP4: return vector_rows<MXFP4>(p, codes, begin, end, next, next_row);
+        case NVFP4: return vector_rows<NVFP4>(p, codes, begin, end, next, next_row);
         default: return;
     }
 }
@@ -63,8 +79,12 @@ inline void matmul_op(const void* args, const Step* step, int32_t thread, int32_
             const Product& p = a.products[i];
             const int64_t n = p.weight.n, count = (n + grain - 1) / grain;
             const int64_t first = begin > at ? begin - at : 0, last = end - at < count ? end - at : count;
-            if (first < last)
-                product_range(p, a, first * grain, last * grain < n ? last * grain : n, t0, t1, num_tokens, scratch);
+            const int64_t stop = last * grain < n ? last * grain : n;
+            const Matrix* after = i + 1 < a.num_products ? &a.products[i + 1].weight : nullptr;
+            if (first < last && num_tokens == 1)
+                vector_range(p, a.x, a.activations, first * grain, stop, after, 0, scratch);
+            else if (first < last)
+                product_range(p, a, first * grain, stop, t0, t1, scratch);
             at += count;
         }
     }

@@ -25,7 +25,7 @@ void tile_range(const Product& p, const Activations& x, int64_t begin, int64_t e
 }
 
 template <int32_t FORMAT>
-void vector_rows(const Product& p, const Activations& x, int64_t begin, int64_t end) {
+void vector_rows(const Product& p, const Activations& x, int64_t begin, int64_t end, const Matrix*, int64_t) {
     tile_range<FORMAT>(p, x, begin, end, 0, 1, nullptr);
 }
 
@@ -39,7 +39,8 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
     }
 }
 
-inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_t end, char* scratch) {
+inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_t end, const Matrix*, int64_t,
+                         char* scratch) {
     float_range(p, x, begin, end, 0, 1, scratch);
 }
 
@@ -111,5 +112,14 @@ inline OpFn matmul_select(int32_t isa) {
 #endif
     return scalar::matmul_op;
 }
+
+#if defined(__x86_64__)
+#define FTD_OF_MATMUL(isa, name) ((isa) >= ISA_AVX512 ? avx512::name : (isa) >= ISA_AVX2 ? avx2::name : scalar::name)
+#else
+#define FTD_OF_MATMUL(isa, name) ((void)(isa), scalar::name)
+#endif
+inline VectorFn vector_select(int32_t isa) { return FTD_OF_MATMUL(isa, vector_range); }
+inline BlockFn block_select(int32_t isa) { return FTD_OF_MATMUL(isa, quantize_one); }
+#undef FTD_OF_MATMUL
 
 }  // namespace ftd

@@ -80,7 +80,7 @@ inline void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, 
 
 // Products of rows row .. row + 7 with the one row of x.
 template <int32_t FORMAT>
-inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead ahead) {
+inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead<FORMAT, 8> ahead) {
     using C = Codes<FORMAT>;
     const int64_t blocks = w.k / 32;
     __m256 acc[4] = {}, scales[8 * C::GROUPS], mins[8] = {};

@@ -128,7 +128,7 @@ inline void eight_scales2(const Matrix& w, int64_t row, int64_t b0, int count, _
 
 // Products of rows row .. row + 7 with the one row of x.
 template <int32_t FORMAT>
-inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead ahead) {
+inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead<FORMAT, 8> ahead) {
     constexpr int GROUPS = Codes<FORMAT>::GROUPS;
     const int64_t blocks = w.k / 32;
     __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, scales[4 * GROUPS], mins[4];
