@@ -14,13 +14,6 @@ def test_a_machine_without_a_card_computes_on_its_processor(monkeypatch: pytest.
     assert caught.value.hint == "buy one"
 
 
-def test_families_without_kernels_for_a_card_stay_on_the_processor() -> None:
-    assert devices.choose("auto", "bert").name == "cpu"
-    assert devices.choose("cpu", "bert").name == "cpu"
-    with pytest.raises(KernelUnavailable, match="on the processor only"):
-        devices.choose("cuda", "bert")
-
-
 def test_unproven_families_take_a_card_only_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(devices, "cuda", devices.interpreter)

@@ -44,19 +44,19 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "qwen3_next": qwen3_next.record,
 }
 
-# Their ops exist on the processor alone
-CPU_ONLY = frozenset(
+# Their kernels pass in Triton's interpreter and have not been checked on a card: "auto" does not take one
+UNPROVEN_ON_CARD = frozenset(
     (
         "bert",
         "deepseek_v2",
         "deepseek_v3",
         "deepseek_v32",
         "nomic_bert",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_next",
     )
 )
-
-# Their kernels pass in Triton's interpreter and have not been checked on a card: "auto" does not take one
-UNPROVEN_ON_CARD = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:
