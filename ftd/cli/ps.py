@@ -35,7 +35,24 @@ def run(options: argparse.Namespace) -> int:
             for model in models
         ]
         print(output.table(("name", "id", "size", "processor", "context", "until"), rows))
+        for model in models:
+            if "experts" in model:
+                print(experts_line(model["name"], model["experts"]))
     return 0
+
+
+def experts_line(name: str, experts: dict[str, Any]) -> str:
+    """Say what became of the experts that a card does not hold."""
+    reads = max(1, experts["reads"])
+    fetched = experts["fills"] + experts["transient_fills"]
+    split = " ".join(f"{copied}/{misses}" for misses, copied in enumerate(experts["split"], 1))
+    return (
+        f"{name}: {experts['slots']} experts on the card, {experts['hit_rate']:.1%} of reads hit, "
+        f"{fetched / reads:.1%} copied, {experts['on_cpu'] / reads:.1%} on the processor; "
+        f"{units.format_bytes(experts['copied_bytes_per_token'])} copied and "
+        f"{units.format_bytes(experts['cpu_bytes_per_token'])} read by the processor a token; "
+        f"copies of misses {split}"
+    )
 
 
 def processor(size: int, size_vram: int) -> str:

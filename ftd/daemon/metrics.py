@@ -45,6 +45,15 @@ FAMILIES: dict[str, Family] = {
     "ftd_engine_expert_reads_total": Family(
         "counter", "Reads of experts by a card of few slots, by outcome."
     ),
+    "ftd_engine_expert_bytes_total": Family(
+        "counter", "Bytes of experts copied to the card, and read by the processor in its place."
+    ),
+    "ftd_engine_expert_cpu_seconds_total": Family(
+        "counter", "Time the processor worked on a card's experts."
+    ),
+    "ftd_engine_expert_split": Family(
+        "gauge", "How many of so many missing experts of one token are copied to the card."
+    ),
     "ftd_engine_seconds_total": Family("counter", "Time of the engine's steps, by phase, since loaded."),
 }
 

@@ -57,5 +57,10 @@ def _engine(stats: Stats) -> Iterator[Sample]:
         yield Sample("ftd_engine_expert_slots", stats.expert_slots)
         for outcome in ("expert_hits", "expert_fills", "expert_transient_fills", "experts_on_cpu"):
             yield Sample("ftd_engine_expert_reads_total", getattr(stats, outcome), {"outcome": outcome})
+        yield Sample("ftd_engine_expert_bytes_total", stats.expert_copied_bytes, {"to": "card"})
+        yield Sample("ftd_engine_expert_bytes_total", stats.expert_cpu_bytes, {"to": "cpu"})
+        yield Sample("ftd_engine_expert_cpu_seconds_total", stats.expert_cpu_ns / 1e9)
+        for misses, copied in enumerate(stats.expert_split, 1):
+            yield Sample("ftd_engine_expert_split", copied, {"misses": str(misses)})
     yield Sample("ftd_engine_seconds_total", stats.prefill_ns / 1e9, {"phase": "prefill"})
     yield Sample("ftd_engine_seconds_total", stats.decode_ns / 1e9, {"phase": "decode"})

@@ -16,6 +16,7 @@ from ftd.daemon.middleware import is_anthropic
 from ftd.daemon.responses import object_response, plain_object_response, read_body
 from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services
 from ftd.daemon.show import describe
+from ftd.engine.messages import Stats
 from ftd.errors import InvalidName, InvalidRequest, ModelNotFound
 from ftd.registry.store import StoredModel
 
@@ -90,8 +91,32 @@ def _tag_row(services: Services, stored: StoredModel) -> dict[str, Any]:
 
 
 async def running(request: web.Request) -> web.Response:
-    """The loaded model, and one that is loading."""
-    return object_response({"models": [_running_row(row) for row in request.app[SERVICES].manager.loaded()]})
+    """The loaded model, and one that is loading; what became of experts that a card does not hold."""
+    manager = request.app[SERVICES].manager
+    rows = []
+    for row in manager.loaded():
+        is_split = 0 < row.size_vram_bytes < row.size_bytes
+        stats = await manager.stats() if is_split else None
+        experts = {} if stats is None or not stats.expert_slots else {"experts": _experts(stats)}
+        rows.append(_running_row(row) | experts)
+    return object_response({"models": rows})
+
+
+def _experts(stats: Stats) -> dict[str, Any]:
+    tokens = max(1, stats.prefill_tokens + stats.decode_tokens)
+    return {
+        "slots": stats.expert_slots,
+        "reads": stats.expert_reads,
+        "hits": stats.expert_hits,
+        "hit_rate": round(stats.expert_hits / max(1, stats.expert_reads), 4),
+        "fills": stats.expert_fills,
+        "transient_fills": stats.expert_transient_fills,
+        "on_cpu": stats.experts_on_cpu,
+        "copied_bytes_per_token": stats.expert_copied_bytes // tokens,
+        "cpu_bytes_per_token": stats.expert_cpu_bytes // tokens,
+        "cpu_seconds": stats.expert_cpu_ns / 1e9,
+        "split": stats.expert_split,
+    }
 
 
 def _running_row(row: LoadedModel) -> dict[str, Any]:

@@ -41,6 +41,28 @@ def test_the_table_has_ollamas_columns(cli, api: FakeApi) -> None:
     )
 
 
+def test_experts_beyond_the_card_have_a_line(cli, api: FakeApi) -> None:
+    experts = {
+        "slots": 2304,
+        "reads": 1000,
+        "hits": 870,
+        "hit_rate": 0.87,
+        "fills": 20,
+        "transient_fills": 10,
+        "on_cpu": 110,
+        "copied_bytes_per_token": 12_000_000,
+        "cpu_bytes_per_token": 45_000_000,
+        "cpu_seconds": 1.5,
+        "split": [0, 0, 1],
+    }
+    row = loaded("big:latest", soon(minutes=1), size=10**9, size_vram=520_000_000) | {"experts": experts}
+    api.answers["GET /api/ps"] = {"models": [row]}
+    assert cli("ps").stdout.splitlines()[-1] == (
+        "big:latest: 2304 experts on the card, 87.0% of reads hit, 3.0% copied, 11.0% on the processor; "
+        "12 MB copied and 45 MB read by the processor a token; copies of misses 0/1 0/2 1/3"
+    )
+
+
 def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
     """CLI-1."""
     models = [loaded("a:latest", soon(minutes=1))]

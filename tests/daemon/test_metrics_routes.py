@@ -2,8 +2,10 @@
 
 import asyncio
 
+from fake_engine import fake_command
 from live_daemon import running
 from prometheus import read
+from tiny_model import ids_of
 
 import ftd
 from ftd.daemon import manager
@@ -37,6 +39,55 @@ async def test_answers_and_engine_are_counted(tmp_path):
         assert values["ftd_http_responses_total", (("route", "/api/chat"), ("status", "200"))] == 1
         assert values["ftd_http_responses_total", (("route", "/api/chat"), ("status", "404"))] == 1
         assert values["ftd_waiting_requests", ()] == 0
+
+
+async def test_experts_beyond_the_card_are_counted(tmp_path):
+    stats = {
+        "prefill_tokens": 30,
+        "decode_tokens": 10,
+        "expert_slots": 64,
+        "expert_reads": 100,
+        "expert_hits": 80,
+        "expert_fills": 5,
+        "expert_transient_fills": 3,
+        "experts_on_cpu": 12,
+        "expert_copied_bytes": 8000,
+        "expert_cpu_bytes": 12000,
+        "expert_cpu_ns": 2_500_000_000,
+        "expert_split": [0, 1],
+    }
+    script = {"reply": ids_of("Hello"), "stats": stats, "device_bytes": 500}
+    async with running(tmp_path, fake_command(**script)) as daemon:
+        await daemon.json("/api/chat", {"model": "tiny", "messages": USER, "stream": False})
+        values = await scrape(daemon)
+        assert values["ftd_engine_expert_slots", ()] == 64
+        assert values["ftd_engine_expert_reads_total", (("outcome", "expert_hits"),)] == 80
+        assert values["ftd_engine_expert_bytes_total", (("to", "card"),)] == 8000
+        assert values["ftd_engine_expert_bytes_total", (("to", "cpu"),)] == 12000
+        assert values["ftd_engine_expert_cpu_seconds_total", ()] == 2.5
+        assert values["ftd_engine_expert_split", (("misses", "2"),)] == 1
+        response = await daemon.get("/api/ps")
+        (row,) = (await response.json())["models"]
+        assert row["experts"] == {
+            "slots": 64,
+            "reads": 100,
+            "hits": 80,
+            "hit_rate": 0.8,
+            "fills": 5,
+            "transient_fills": 3,
+            "on_cpu": 12,
+            "copied_bytes_per_token": 200,
+            "cpu_bytes_per_token": 300,
+            "cpu_seconds": 2.5,
+            "split": [0, 1],
+        }
+
+
+async def test_models_without_such_experts_have_no_such_field(tmp_path):
+    async with running(tmp_path) as daemon:
+        await daemon.json("/api/chat", {"model": "tiny", "messages": USER, "stream": False})
+        (row,) = (await (await daemon.get("/api/ps")).json())["models"]
+        assert "experts" not in row
 
 
 async def test_unknown_paths_are_one_row(tmp_path):

@@ -13,6 +13,8 @@ Keys of the script, all optional:
     fail_load    [kind, message] answered to Load
     crash_load   text printed on stderr before exiting with status 3 in the middle of Load
     silent_load  never answer Load
+    stats        fields of Stats that are not 0
+    device_bytes of Ready
     slow_load    [times, pause_s]: progress that often before Ready
     control      path of a listening Unix socket: nothing is answered by itself; each message received goes
                  up as a JSON line and frames to send come down as JSON lines
@@ -186,7 +188,8 @@ class FakeWorker:
                 self.embed(message)
             case GetStats():
                 zeros = dict.fromkeys(Stats.__struct_fields__, 0)
-                self.send(Stats(**{**zeros, "running": len(self.answers)}))
+                values = {"expert_split": [], "running": len(self.answers), **self.script.get("stats", {})}
+                self.send(Stats(**{**zeros, **values}))
             case Unload():
                 sys.exit(0)
             case messages.Cancel():
@@ -220,6 +223,7 @@ class FakeWorker:
                 device="cpu",
                 load_ns=5,
                 kernels={},
+                device_bytes=script.get("device_bytes", 0),
             )
         )
 
