@@ -21,76 +21,16 @@ from ftd.engine.locality import Locality
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
+from ftd.engine.state_pool import StatePool
+from ftd.engine.synthetic_shapes import SHAPES
 from ftd.engine.weights import Weights
 from ftd.ftw.format import BlobEntry, ExpertLayer, Experts, FtwConfig, Tokens
 from ftd.ftw.quantize import quantize
 from ftd.kernels.cpu import usable_cores
 from ftd.kernels.quant import FORMATS, BankMatrix, ExpertBank, QuantMatrix
 
-_LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
-_QWEN: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 131072}
+__all__ = ["SHAPES", "Synthetic", "SyntheticWeights"]
 
-# Published shapes: Llama 3.1 8B, Qwen3 30B-A3B; and small ones for tests and machines without a card.
-SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "8b": (
-        "llama",
-        {
-            **_LLAMA,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "vocab_size": 128256,
-        },
-    ),
-    "30b-a3b": (
-        "qwen3_moe",
-        {
-            **_QWEN,
-            "hidden_size": 2048,
-            "intermediate_size": 6144,
-            "moe_intermediate_size": 768,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "head_dim": 128,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "norm_topk_prob": True,
-            "vocab_size": 151936,
-        },
-    ),
-    "1.5b": (
-        "llama",
-        {
-            **_LLAMA,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 22,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "vocab_size": 32000,
-        },
-    ),
-    "tiny-moe": (
-        "qwen3_moe",
-        {
-            **_QWEN,
-            "hidden_size": 256,
-            "intermediate_size": 512,
-            "moe_intermediate_size": 256,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 64,
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": True,
-            "vocab_size": 512,
-        },
-    ),
-}
 # Standard deviation of a weight: activations stay near 1 through norms, and logits are no ties
 _SPREAD = 0.02
 # Layer l's expert e is expert e + 5·l of the one bank that was made
@@ -116,6 +56,7 @@ class SyntheticWeights(Weights):
         self._rng = np.random.default_rng(seed)
         self._pools: dict[tuple[str, int], NDArray[Any]] = {}
         self._banks: dict[tuple[int, ...], ExpertBank] = {}
+        self.own_banks: dict[int, ExpertBank] = {}
         self.sizes: dict[str, int] = {}
         self.shapes: dict[str, tuple[int, int]] = {}
 
@@ -126,7 +67,9 @@ class SyntheticWeights(Weights):
         if self._locality is not None and name.endswith(_LOCAL):
             matrix = self._local(self._locality, name, rows, columns, format_name)
         elif rows == 1 and not is_router:
-            matrix = QuantMatrix("f32", (rows, columns), (np.ones((rows, columns), np.float32),))
+            # Of a recurrent layer's state, a token keeps exp(-softplus): a part of it
+            value = -1.0 if name.endswith(".A") else 1.0
+            matrix = QuantMatrix("f32", (rows, columns), (np.full((rows, columns), value, np.float32),))
         else:
             matrix = self._random(format_name, (rows, columns))
         self.sizes[name], self.shapes[name] = matrix.num_bytes, matrix.shape
@@ -139,7 +82,9 @@ class SyntheticWeights(Weights):
             self._banks[key] = self._random_bank(*key)
         found = self._banks[key]
         if self._locality is not None:
-            found = _rolled(found, layer * _ROLL % num_experts)
+            if layer not in self.own_banks:
+                self.own_banks[layer] = _rolled(found, layer * _ROLL % num_experts)
+            found = self.own_banks[layer]
         self.sizes[f"experts of layer {layer}"] = found.records.nbytes
         return ExpertBank(layer, found.records, found.matrices)
 
@@ -260,10 +205,15 @@ class Synthetic:
         architecture, hyperparameters = SHAPES[shape]
         if num_layers:
             hyperparameters = {**hyperparameters, "num_hidden_layers": num_layers}
+            if "layer_types" in hyperparameters:
+                hyperparameters["layer_types"] = hyperparameters["layer_types"][:num_layers]
         self._seed, self._format, self._locality = seed, format_name, locality
+        # Of tens of GB: made once, however often the model is loaded
+        self._own_banks: dict[int, ExpertBank] = {}
         counted = SyntheticWeights(format_name, seed, is_empty=True)
         model = model_config.make(architecture, hyperparameters)
-        families.get(architecture)(Blocks(model, _Counter(), counted, KvPool(model, 1, 1, "fast")))
+        states = StatePool(model.recurrent, 1) if model.recurrent else None
+        families.get(architecture)(Blocks(model, _Counter(), counted, KvPool(model, 1, 1, "fast"), states))
         expert_bytes = sum(size for name, size in counted.sizes.items() if name.startswith("experts"))
         sizes = [counted.num_bytes - expert_bytes, expert_bytes]
         self.config = FtwConfig(
@@ -300,6 +250,7 @@ class Synthetic:
         """Return the weights, which are made when they are asked for."""
         started = time.monotonic_ns()
         weights = SyntheticWeights(self._format, self._seed, locality=self._locality)
+        weights.own_banks = self._own_banks
         return Loaded(weights, 0, max(1, time.monotonic_ns() - started))
 
 

@@ -1,0 +1,120 @@
+"""Shapes of models that are measured with random weights: architecture and hyperparameters by name."""
+
+from typing import Any
+
+_LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
+_QWEN: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 131072}
+
+# Published shapes: Llama 3.1 8B, Qwen3 30B-A3B, Qwen3.6 35B-A3B, DeepSeek V2 Lite; and small ones for tests and
+# machines without a card.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "8b": (
+        "llama",
+        {
+            **_LLAMA,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+        },
+    ),
+    "30b-a3b": (
+        "qwen3_moe",
+        {
+            **_QWEN,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+            "vocab_size": 151936,
+        },
+    ),
+    "qwen3.6-35b-a3b": (
+        "qwen3_5_moe",
+        {
+            **_QWEN,
+            "rope_theta": 10000000.0,
+            "partial_rotary_factor": 0.25,
+            "hidden_size": 2048,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_hidden_layers": 40,
+            "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+            "vocab_size": 248320,
+        },
+    ),
+    "deepseek-v2-lite": (
+        "deepseek_v2",
+        {
+            **_LLAMA,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "q_lora_rank": None,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1,
+            "topk_method": "greedy",
+            "norm_topk_prob": False,
+            "vocab_size": 102400,
+        },
+    ),
+    "1.5b": (
+        "llama",
+        {
+            **_LLAMA,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 32000,
+        },
+    ),
+    "tiny-moe": (
+        "qwen3_moe",
+        {
+            **_QWEN,
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "moe_intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "vocab_size": 512,
+        },
+    ),
+}
