@@ -5,7 +5,7 @@ from typing import Any
 _LLAMA: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 131072}
 _QWEN: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 131072}
 
-# Published shapes: Llama 3.1 8B, Qwen3 30B-A3B, Qwen3.6 35B-A3B, DeepSeek V2 Lite; and small ones for tests and
+# Published shapes: Llama 3.1 8B, Qwen3 30B-A3B, Qwen3.6 35B-A3B, DeepSeek V2 Lite; small ones for tests and
 # machines without a card.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "8b": (

@@ -23,8 +23,8 @@ from tests.engine.test_model import PROMPT, run
 
 pytestmark = pytest.mark.slow  # the interpreter takes many seconds for each model
 
-# Error relative to the spread of the hidden states: the largest; of bfloat16 on the whole, where transformers is
-# itself off by up to 0.036
+# Error relative to the spread of the hidden states: the largest; of bfloat16 on the whole, where transformers
+# itself is off by up to 0.036
 TOLERANCE = {"f32": 1e-4, "fast": 6e-2}
 NAME = "interpreter" if devices.missing_for_cuda() else "cuda"
 LENGTHS = (1, 2, 17, 33) if NAME == "interpreter" else (1, 2, 15, 16, 17, 33, 100, 257)
