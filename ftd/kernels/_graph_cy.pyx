@@ -31,6 +31,10 @@ from ftd.kernels._step_cy cimport address_of, aligned, floats_of
 from ftd.kernels._swiglu_cy cimport SwigluArgs, swiglu_fn
 
 
+# Widest row that one thread works on sooner than all threads meet: moved or normalised, quantised, through exp.
+cdef int64_t LIGHT_ROW = 8192, LIGHT_QUANTIZE = 4096, LIGHT_EXP = 2048
+
+
 cdef class CpuGraph(LatentOps):
     """A recorded step; see ReferenceGraph. Owns its buffers; keeps weights and pages alive. One thread at a time."""
 
@@ -59,6 +63,7 @@ cdef class CpuGraph(LatentOps):
         self._num_ids = min(self._num_ids, weight.shape[0])
         self._keep.append(weight)
         self._record(embedding_fn(), args)
+        self._light(out.width <= LIGHT_ROW)
 
     cdef int _norm(self, object out, object x, object weight, float eps, int heads) except -1:
         if not eps >= 0.0:
@@ -71,7 +76,9 @@ cdef class CpuGraph(LatentOps):
         args.eps = eps
         args.rows = rows_of(x)
         args.heads = heads
-        return self._record(rms_norm_fn(), args)
+        self._record(rms_norm_fn(), args)
+        self._light(x.width <= LIGHT_ROW)
+        return 0
 
     def rms_norm(self, out, x, weight, eps: float) -> None:
         """Record out = rms_norm(x, weight, eps); out may be x."""
@@ -97,6 +104,7 @@ cdef class CpuGraph(LatentOps):
         args.width = out.width
         args.rows = rows_of(out)
         self._record(add_fn(), args)
+        self._light(out.width <= LIGHT_ROW)
 
     def linear(self, out, x, weight, bias=None) -> None:
         """Record out = x weight^T + bias."""
@@ -143,6 +151,7 @@ cdef class CpuGraph(LatentOps):
             self._quantizes.push_back(quantize)
             self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width, self._isa))
             self._record(quantize_fn(), quantize)
+            self._light(x.width <= LIGHT_QUANTIZE)
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
         self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width, self._isa) + 63) // 64 * 64)
@@ -159,6 +168,7 @@ cdef class CpuGraph(LatentOps):
         args.width = gate.width
         args.rows = rows_of(gate)
         self._record(swiglu_fn(), args)
+        self._light(gate.width <= LIGHT_EXP)
 
     def geglu(self, out, gate, up) -> None:
         """Record out = gelu(gate) * up; out may be gate."""
@@ -171,6 +181,7 @@ cdef class CpuGraph(LatentOps):
         args.width = gate.width
         args.rows = rows_of(gate)
         self._record(geglu_fn(), args)
+        self._light(gate.width <= LIGHT_EXP)
 
     def sigmoid_gate(self, out, x, gate) -> None:
         """Record out = x * sigmoid(gate); out may be x or gate."""
@@ -183,6 +194,7 @@ cdef class CpuGraph(LatentOps):
         args.width = x.width
         args.rows = rows_of(x)
         self._record(sigmoid_gate_fn(), args)
+        self._light(x.width <= LIGHT_EXP)
 
     cdef const float* _rope_table(self, object inv_freq, float scale) except NULL:
         """Return where the cosines and sines of a step go; records their making at their first use."""
@@ -199,6 +211,7 @@ cdef class CpuGraph(LatentOps):
             args.half = half
             args.scale = scale
             self._record(rope_table_fn(), args)
+            self._light(half <= LIGHT_ROW)
         return floats_of(table)
 
     def rope(self, x, num_heads: int, head_dim: int, inv_freq, scale=1.0, first=0) -> None:
@@ -215,6 +228,7 @@ cdef class CpuGraph(LatentOps):
         args.channels = head_dim
         args.half = inv_freq.shape[0]
         self._record(rope_fn(), args)
+        self._light(x.width <= LIGHT_ROW)
 
     def kv_store(self, k, v, k_pages, v_pages) -> None:
         """Record the step's keys and values going to their pages; the graph keeps the arrays alive."""
@@ -229,6 +243,7 @@ cdef class CpuGraph(LatentOps):
         args.groups = groups
         args.channels = channels
         self._record(kv_store_fn(), args)
+        self._light(k.width <= LIGHT_ROW)
 
     cdef void* _workspace(self, int heads, int groups, int channels) except NULL:
         """Return the workspace that all attention ops of one shape share."""
@@ -280,6 +295,7 @@ cdef class CpuGraph(LatentOps):
         args.out = self._data(out)
         args.width = x.width
         self._record(select_logit_rows_fn(), args)
+        self._light(x.width <= LIGHT_ROW)
 
     def finish(self) -> None:
         """Allocate the memory that products share; recording ends."""

@@ -52,6 +52,7 @@ cdef class ExpertOps(StateOps):
         args.num_groups, args.top_groups, args.group_top = num_groups, top_groups, group_top
         args.scale = scale
         self._record(route_topk_fn(), args)
+        self._light(True)
         return routing
 
     def expert_ffn(self, out, x, routing, bank, activation="silu", limit=7.0) -> None:
@@ -80,6 +81,10 @@ cdef class ExpertOps(StateOps):
         fill_expert_ops(args, ops)
         for i in range(NUM_EXPERT_OPS):
             self._record(ops[i].run, ops[i].args)
+            if i == 3:  # activate, which gate_up does for one token
+                self._needless()
+            else:  # sort, gather, combine
+                self._light(i == 0 or i == 1 and args.width <= 4096 or i == 5 and args.width * args.num_chosen <= 65536)
 
     def routed(self, routing):
         """Return ids and weights [T, K] of the last step, valid until the next run."""

@@ -8,10 +8,21 @@ from ftd.kernels.recorder_ref import Buffer
 from ftd.kernels.shapes import expect
 from ftd.kernels.step import Limits
 
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from ftd.kernels._pool cimport ROWS_LOGITS, ROWS_TOKENS, run_ops
+from ftd.kernels._pool cimport Op, ROWS_LOGITS, ROWS_TOKENS, Step, run_ops
 from ftd.kernels._step_cy cimport address_of, aligned
+
+cdef extern from "chain.h" namespace "ftd" nogil:
+    cdef struct Chain "ftd::Chain":
+        const Op* ops
+        int64_t count
+
+    void chain_op(const void*, const Step*, int32_t, int32_t) noexcept
+
+# What becomes of an op in a step of one token: all parts as ever, one part of a chain, nothing.
+cdef int8_t PARALLEL = 0, LIGHT = 1, NEEDLESS = 2
 
 
 cdef class Recorder:
@@ -55,6 +66,39 @@ cdef class Recorder:
         op.run = run
         op.args = args
         self._ops.push_back(op)
+        self._one_token.push_back(PARALLEL)
+        return 0
+
+    cdef void _light(self, bint light) noexcept:
+        """Say of the op recorded last that one thread does it for one token sooner than all threads meet."""
+        if light:
+            self._one_token[self._one_token.size() - 1] = LIGHT
+
+    cdef void _needless(self) noexcept:
+        """Say of the op recorded last that it has nothing to do for one token."""
+        self._one_token[self._one_token.size() - 1] = NEEDLESS
+
+    cdef int _chain(self) except -1:
+        """Make the program of one token: light ops that follow one another become one op of one part."""
+        cdef size_t i, count = self._ops.size()
+        cdef Chain* chain = NULL
+        cdef Op op
+        self._light_ops.reserve(count)
+        for i in range(count):
+            if self._one_token[i] == NEEDLESS:
+                continue
+            if self._one_token[i] == PARALLEL:
+                self._one_token_ops.push_back(self._ops[i])
+                chain = NULL
+                continue
+            if chain == NULL:
+                chain = <Chain*>self._new(sizeof(Chain))
+                chain.ops = self._light_ops.data() + self._light_ops.size()
+                op.run = chain_op
+                op.args = chain
+                self._one_token_ops.push_back(op)
+            self._light_ops.push_back(self._ops[i])
+            chain.count += 1
         return 0
 
     cdef float* _data(self, object buffer) except NULL:
@@ -105,6 +149,7 @@ cdef class Recorder:
         if self._finished:
             raise ValueError("the graph is finished")
         self._finished = True
+        self._chain()
 
     def run(self, ids, positions, kv_index, q_start, kv_len, page_table, logit_rows, state_index=None) -> None:
         """Run the program on one step; arguments and errors as ReferenceGraph.run."""
@@ -116,8 +161,9 @@ cdef class Recorder:
             self._num_pages,
             self._num_states,
         )
+        cdef vector[Op]* ops = &self._one_token_ops if self._step.step.num_tokens == 1 else &self._ops
         with nogil:
-            run_ops(self._pool, self._ops.data(), <int32_t>self._ops.size(), &self._step.step)
+            run_ops(self._pool, ops.data(), <int32_t>ops.size(), &self._step.step)
 
     def view(self, buffer):
         """Return the rows of buffer of the last step: f32 [rows, width], valid until the next run."""
