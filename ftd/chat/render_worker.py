@@ -15,7 +15,6 @@ import gc
 import json
 import pprint  # noqa: F401 (the filter of this name imports it)
 import resource
-import struct
 import sys
 import time
 from collections.abc import Iterable
@@ -26,9 +25,8 @@ import jinja2
 from ftd.chat import jinja_environment
 from ftd.chat.gotemplate import GoTemplateError, chat, parse
 from ftd.chat.gotemplate.discovery import literals as go_literals
+from ftd.chat.render_frames import HEADER
 
-HEADER = struct.Struct("<I")
-MAX_FRAME_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30
 # Room for a template's own text; the size of the request is added four times
 MAX_OUTPUT_CHARS = 4 << 20

@@ -15,7 +15,7 @@ from typing import Any
 
 import ftd
 from ftd import log
-from ftd.chat.render_worker import HEADER, MAX_FRAME_BYTES
+from ftd.chat.render_frames import HEADER, MAX_FRAME_BYTES
 from ftd.errors import InvalidTemplate
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,11 @@ class Renderer:
     def pid(self) -> int | None:
         """Process id of the worker, None while there is none."""
         return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the worker if there is none, so that the first template need not wait for it."""
+        async with self._lock:
+            await self._started()
 
     async def render(self, kind: str, source: str, variables: dict[str, Any], seal: str = "") -> str:
         """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong."""

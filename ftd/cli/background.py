@@ -20,7 +20,7 @@ LOG_NAME = "serve.log"
 SERVE = (sys.executable, "-m", "ftd", "serve")
 _MAX_LOG_BYTES = 8 << 20
 _START_TIMEOUT_S = 30.0
-_POLL_S = 0.05
+_POLL_S = 0.005
 # how long a daemon that somebody else started may take to answer after ours has ended
 _OTHER_TIMEOUT_S = 3.0
 

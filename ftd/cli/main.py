@@ -6,6 +6,7 @@ Imports almost nothing, so that ``ftd --help`` answers at once. Data goes to sta
 standard error.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -55,8 +56,12 @@ def _run(words: list[str]) -> int:
     command = commands.find(name)
     if command is None:
         raise InvalidOption(f"unknown command: {name}", commands.suggestion(name))
-    options = commands.parse(command, words[1:])
-    run: Callable[[object], int] = importlib.import_module(command.module).run
+    gc.disable()  # what is imported stays: looking for garbage in it is a tenth of a daemon's start
+    try:
+        options = commands.parse(command, words[1:])
+        run: Callable[[object], int] = importlib.import_module(command.module).run
+    finally:
+        gc.enable()
     return run(options)
 
 

@@ -1,9 +1,10 @@
 """``ftd run``: chat with a model at a terminal, or ask it one thing from arguments or a pipe."""
 
 import argparse
+import importlib
 import sys
 
-from ftd.cli import background, output, repl, session
+from ftd.cli import background, output, session
 from ftd.cli.client import Client, RequestFailed
 from ftd.cli.pull import pull
 from ftd.errors import InvalidOption
@@ -37,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
         conversation.generate(prompt)
     elif sys.stdin.isatty() and sys.stdout.isatty():
         conversation.load()
-        repl.run(conversation)
+        # A line editor takes as long to import as all else together
+        importlib.import_module("ftd.cli.repl").run(conversation)
     else:
         conversation.load()
     return 0

@@ -23,6 +23,9 @@ from ftd.registry.store import Store
 logger = logging.getLogger(__name__)
 
 _KEPT_MODELS = 4
+# The tokenizers library does not release the interpreter for the tenth of a second in which it reads a
+# vocabulary; processes that work beside it are started before
+_HEAD_START_S = 0.01
 _UNKNOWN_DETAILS: dict[str, Any] = {
     "parent_model": "",
     "format": "",
@@ -54,6 +57,7 @@ class Catalog:
         self.renderer = Renderer()
         self._models: OrderedDict[str, Model] = OrderedDict()
         self._lock = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """End the renderer's process."""
@@ -77,9 +81,34 @@ class Catalog:
         except ModelNotFound as exc:
             raise ModelNotFound(missing.format(text), f"ftd pull {name.display}") from exc
 
+    async def begin(self, text: str) -> "tuple[ModelInfo, asyncio.Future[Model]]":
+        """Return what the store says of a model, and the model itself to come.
+
+        Its tokenizer is read and its template's process starts meanwhile; nobody need wait for them.
+        """
+        name, manifest = await self.find(text)
+        model = self._models.get(manifest.digest)
+        if model is not None:
+            done: asyncio.Future[Model] = asyncio.get_running_loop().create_future()
+            done.set_result(self._named(model, name))
+            return done.result().info, done
+        info = await asyncio.to_thread(modelinfo.info_of, self.store, name, manifest, tokenizer=False)
+        coming = asyncio.create_task(self._get_later(name, manifest))
+        coming.add_done_callback(_seen)
+        if info.template.kind != "none":
+            self._starting = asyncio.create_task(self.renderer.start())
+            self._starting.add_done_callback(_seen)
+        return info, coming
+
+    async def _get_later(self, name: ModelName, manifest: Manifest) -> Model:
+        await asyncio.sleep(_HEAD_START_S)
+        return await self._get(name, manifest)
+
     async def get(self, text: str, missing: str = "model '{}' not found") -> Model:
         """Return a model with its tokenizer and template, read on first use."""
-        name, manifest = await self.find(text, missing)
+        return await self._get(*await self.find(text, missing))
+
+    async def _get(self, name: ModelName, manifest: Manifest) -> Model:
         model = self._models.get(manifest.digest)
         if model is None:
             async with self._lock:
@@ -89,7 +118,11 @@ class Catalog:
                     self._models[manifest.digest] = model
                     while len(self._models) > _KEPT_MODELS:
                         self._models.popitem(last=False)
-        self._models.move_to_end(manifest.digest)
+        return self._named(model, name)
+
+    def _named(self, model: Model, name: ModelName) -> Model:
+        """Return a kept model under the name that it was asked for by."""
+        self._models.move_to_end(model.info.digest)
         return model if model.info.name == name else replace(model, info=replace(model.info, name=name))
 
     def _read(self, name: ModelName, manifest: Manifest) -> Model:
@@ -108,6 +141,12 @@ class Catalog:
             eos_token=tokenizer.token_text(tokens.eos_ids[0] if tokens.eos_ids else None),
             control=tokenizer.control_texts(source),
         )
+
+
+def _seen(task: "asyncio.Task[Any]") -> None:
+    """Take note of an error that nobody waited for; the next to ask meets it again."""
+    if not task.cancelled():
+        task.exception()
 
 
 def parse_model_name(text: str) -> ModelName:

@@ -29,6 +29,7 @@ from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.manager import Lease, ModelManager
 from ftd.daemon.metrics import Metrics
+from ftd.daemon.modelinfo import ModelInfo
 from ftd.daemon.prompt import Prompt
 from ftd.engine.messages import Finished, Generate, Grammar, SamplingParams, Tokens
 from ftd.errors import EngineError, Unsupported
@@ -67,7 +68,7 @@ class Completions:
         """Return how many tokens the prompt of a request has; nothing is loaded for it."""
         model = await self._catalog.get(request.model)
         options = chat_options.merge(request.options, model.info.parameters)
-        request = _checked(model, request)
+        request = _checked(model.info, request)
         return len((await prompts.build(self._catalog, model, request, options, sys.maxsize)).ids)
 
     async def run(
@@ -81,13 +82,17 @@ class Completions:
         if request.is_empty and request.keep_alive_ns == 0:
             yield await self.unload(request.model)
             return
-        model = await self._catalog.get(request.model)
-        request = _checked(model, request)
-        options = chat_options.merge(request.options, model.info.parameters)
-        # A schema that is none is refused before anything is loaded for it
-        grammar = await asyncio.to_thread(constraint.text_of, model, request)
-        spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
+        # The vocabulary is read and the template's process starts while the engine loads
+        info, reading = await self._catalog.begin(request.model)
+        request = _checked(info, request)
+        options = chat_options.merge(request.options, info.parameters)
+        grammar = ""
+        if request.format is not None or request.tools:
+            # A schema that is none is refused before anything is loaded for it
+            grammar = await asyncio.to_thread(constraint.text_of, await reading, request)
+        spec = LoadSpec(info=info, num_ctx=options.num_ctx, num_threads=options.num_thread)
         async with self._manager.lease(spec, request.keep_alive_ns) as lease:
+            model = await reading
             load_ns = time.perf_counter_ns() - started_ns
             if request.is_empty:
                 yield Done(reason="load")
@@ -108,16 +113,17 @@ class Completions:
                 run.count(self._metrics)
 
 
-def _checked(model: Model, request: CompletionRequest) -> CompletionRequest:
+def _checked(info: ModelInfo, request: CompletionRequest) -> CompletionRequest:
     """Refuse what the model cannot do; a model that can think does, unless told otherwise."""
-    if not model.can("completion"):
+    can = info.capabilities
+    if "completion" not in can:
         verb = "chat" if request.is_chat else "generate"
         raise Unsupported(f'"{request.model}" does not support {verb}', "use a model that completes text")
-    if request.tools and not model.can("tools"):
-        raise Unsupported(f"{model.info.name.full} does not support tools", "leave tools out")
+    if request.tools and "tools" not in can:
+        raise Unsupported(f"{info.name.full} does not support tools", "leave tools out")
     if request.think is None:
-        return replace(request, think=True) if model.can("thinking") else request
-    if request.think and not model.can("thinking"):
+        return replace(request, think=True) if "thinking" in can else request
+    if request.think and "thinking" not in can:
         if request.is_think_optional:
             return replace(request, think=None)
         raise Unsupported(f'"{request.model}" does not support thinking', "leave think out")

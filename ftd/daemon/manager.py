@@ -22,6 +22,7 @@ from ftd import log, units
 from ftd.config import Config
 from ftd.daemon.load_spec import LoadSpec, load_message
 from ftd.daemon.runner import WORKER_COMMAND, Runner
+from ftd.daemon.spare import Runners
 from ftd.engine.messages import Ready, Stats
 from ftd.errors import Busy, EngineError, FtdError
 from ftd.names import ModelName
@@ -106,7 +107,7 @@ class ModelManager:
 
     def __init__(self, config: Config, command: Sequence[str] = WORKER_COMMAND) -> None:
         self._config = config
-        self._command = tuple(command)
+        self.new_runners = Runners(command, config.server.log_level)
         self._waiters: deque[_Waiter] = deque()
         self._wake = asyncio.Event()
         self._engine: _Engine | None = None
@@ -347,7 +348,7 @@ class ModelManager:
     async def _load(self, head: _Waiter) -> None:
         spec, config = head.spec, self._config
         message = load_message(spec, config.engine, self._needed_tokens(spec))
-        runner = Runner(self._command, self._wake.set, config.server.log_level)
+        runner = self.new_runners.make(self._wake.set)
         self._runners.add(runner)
         self._loading = (spec, runner, message.context_tokens)
         started = time.monotonic()

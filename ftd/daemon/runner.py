@@ -63,7 +63,7 @@ class Runner:
     ) -> None:
         self._command = tuple(command)
         self._log_level = log_level
-        self._on_exit = on_exit
+        self.on_exit = on_exit
         self._request_ids = itertools.count(1)
         self._mailboxes: dict[int, asyncio.Queue[Reply]] = {}
         self._stats_waiters: list[asyncio.Future[Stats]] = []
@@ -96,13 +96,19 @@ class Runner:
         """Return an id that no request of this runner has had."""
         return next(self._request_ids)
 
-    async def start(self, load: Load, no_progress_timeout_s: float | None = None) -> Ready:
-        """Start the process and load the model; fail when the engine says so, dies, or makes no progress.
-
-        A caller that is cancelled leaves the process running: call ``stop``.
-        """
+    async def prepare(self) -> None:
+        """Start the process, which then waits for ``start``."""
         assert self._process is None, "a runner starts once"
         await self._spawn()
+
+    async def start(self, load: Load, no_progress_timeout_s: float | None = None) -> Ready:
+        """Start the process if it is not there and load the model.
+
+        Fails when the engine says so, dies, or makes no progress. A caller that is cancelled leaves the
+        process running: call ``stop``.
+        """
+        if self._process is None:
+            await self._spawn()
         return await self._loaded(load, no_progress_timeout_s)
 
     async def grow(self, context_tokens: int, timeout_s: float | None = None) -> Ready:
@@ -244,8 +250,8 @@ class Runner:
         if self._transport is not None:
             self._transport.abort()
         self.exited.set()
-        if self._on_exit is not None:
-            self._on_exit()
+        if self.on_exit is not None:
+            self.on_exit()
 
     def _words(self) -> str:
         return self._cause or self.last_stderr_line

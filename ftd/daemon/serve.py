@@ -17,6 +17,8 @@ import ftd
 from ftd import log
 from ftd.config import Address, Config, parse_address
 from ftd.daemon.app import make_app
+from ftd.daemon.runner import Runner
+from ftd.daemon.services import SERVICES
 from ftd.errors import Conflict, InvalidOption
 from ftd.registry.store import Store
 
@@ -31,8 +33,11 @@ def run(config: Config) -> None:
     asyncio.run(serve(config))
 
 
-async def serve(config: Config, ready: "asyncio.Event | None" = None) -> None:
-    """Serve until SIGINT or SIGTERM; ``ready`` is set when requests are taken."""
+async def serve(config: Config, ready: "asyncio.Event | None" = None, spare: Runner | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; ``ready`` is set when requests are taken.
+
+    ``spare`` is prepared for the first load; it has ended when this returns.
+    """
     address = parse_address(config.server.host)
     if address.scheme != "http":
         raise InvalidOption(f"cannot listen with {address.scheme}: {config.server.host}", "use http://")
@@ -44,8 +49,11 @@ async def serve(config: Config, ready: "asyncio.Event | None" = None) -> None:
     try:
         store = Store(config.registry.models_dir)
         await asyncio.to_thread(_sweep, store, config)
+        app = make_app(config, store)
+        if spare is not None:
+            app[SERVICES].manager.new_runners.adopt(spare)
         runner = web.AppRunner(
-            make_app(config, store),
+            app,
             handler_cancellation=True,
             access_log=None,
             shutdown_timeout=SHUTDOWN_S,

@@ -95,3 +95,10 @@ async def test_close_ends_the_process() -> None:
 async def test_concurrent_renders_get_their_own_answers(renderer: Renderer) -> None:
     texts = await asyncio.gather(*(renderer.render("jinja", "{{ x }}", {"x": i}) for i in range(20)))
     assert texts == [str(i) for i in range(20)]
+
+
+async def test_a_worker_can_be_started_before_it_is_needed() -> None:
+    async with Renderer() as renderer:
+        await asyncio.gather(renderer.start(), renderer.start())
+        pid = renderer.pid
+        assert await renderer.render("jinja", "a{{ x }}", {"x": 1}) == "a1" and renderer.pid == pid
