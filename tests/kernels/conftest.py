@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ftd.kernels import cpu, interpreter  # noqa: F401  the repairs, whatever a test imports
 from ftd.kernels._pool import Pool, set_isa
 
-LEVELS = ("scalar", "avx2", "avx512")
+LEVELS = ("scalar", "avx2", "avx512", "amx")
 
 # Largest error relative to the largest value of the expected array, for float32 results of ...
 TOLERANCE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ftd.errors import KernelUnavailable
-from ftd.kernels import cpu
+from ftd.kernels import _amx, cpu
 
 
 def write(path: Path, text: str) -> None:
@@ -16,6 +16,7 @@ def write(path: Path, text: str) -> None:
 
 def fake_flags(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(cpu, "_cpuinfo", lambda key: flags if key == "flags" else "A Processor")
+    monkeypatch.setattr(cpu, "_amx_permitted", lambda: True)
     monkeypatch.delenv("FTD_ISA", raising=False)
 
 
@@ -38,6 +39,19 @@ AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl avx512_vnni"
 def test_flags_give_the_level(flags: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_flags(monkeypatch, flags)
     assert cpu.isa() == level
+
+
+def test_without_the_systems_permission_amx_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_flags(monkeypatch, f"{AVX512} amx_tile amx_int8 amx_bf16")
+    monkeypatch.setattr(cpu, "_amx_permitted", lambda: False)
+    assert cpu.isa() == "avx512"
+    monkeypatch.setenv("FTD_ISA", "amx")
+    with pytest.raises(KernelUnavailable, match="this machine has avx512"):
+        cpu.isa()
+
+
+def test_permission_stays_when_asked_for_twice() -> None:
+    assert _amx.permitted() == _amx.permitted()
 
 
 def test_ftd_isa_lowers_the_level(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def step(
 STEPS = [([5, 1, 9], [0, 0, 0]), ([1, 1, 1], [5, 1, 9]), ([3, 2, 17], [6, 2, 10]), ([1], [9])]
 
 
-@pytest.fixture(params=["scalar", "avx2", "avx512"])
+@pytest.fixture(params=["scalar", "avx2", "avx512", "amx"])
 def level(request: pytest.FixtureRequest) -> Any:
     if cpu.ISA_LEVELS.index(request.param) > cpu.ISA_LEVELS.index(cpu.detected_isa()):
         pytest.skip(f"this machine has {cpu.detected_isa()}")

@@ -74,6 +74,33 @@ def test_every_version_gives_the_same_bits_for_a_row_in_any_batch(
         set_isa(before)
 
 
+# Rows, blocks, tokens: below, at and over a tile of 16 rows and the 64 at once, the 32 blocks that are unpacked at
+# once, a tile of 16 tokens and the 256 at once.
+AMX_SHAPES = [(9, 3, 40), (16, 8, 32), (45, 33, 47), (64, 32, 65), (83, 40, 257), (131, 66, 70)]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("f32", "f16", "bf16", "fp8_b128")])
+def test_tiles_of_amx_give_the_same_bits(
+    name: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    if cpu.detected_isa() != "amx":
+        pytest.skip(f"this machine has {cpu.detected_isa()}")
+    for number, (rows, blocks, tokens) in enumerate(AMX_SHAPES):
+        block = FORMATS[name].block
+        weight = random_matrix(name, rows, -(-32 * blocks // block) * block, rng)
+        x = random_rows(tokens, weight.shape[1], rng)
+        x[tokens // 2, 7] = np.nan
+        bias = rng.standard_normal(rows).astype(np.float32)
+        before = set_isa("avx2")
+        try:
+            expected = compiled(x, weight, bias)
+            set_isa("amx")
+            actual = compiled(x, weight, bias, pool=pools[number % len(pools)])
+        finally:
+            set_isa(before)
+        np.testing.assert_array_equal(actual, expected, err_msg=f"{rows} {blocks} {tokens}")
+
+
 def test_many_tokens_and_few_rows_are_shared_by_tokens(
     isa: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
 ) -> None:

@@ -4,7 +4,7 @@
 // Against codes that are repeated, [c | c], one tile product then gives J = sum (c - offset) * (q + z). The records of
 // AMX_BLOCKS blocks lie in order of block % 4, so that each partial sum reads one run of them.
 
-constexpr int64_t AMX_LEAST_TOKENS = 8;  // below, AVX-512 is faster
+constexpr int64_t AMX_LEAST_TOKENS = 32;  // below, AVX-512 is as fast
 
 // Where block b lies among `blocks` (a multiple of 4) of a row.
 inline int64_t record_place(int64_t b, int64_t blocks) {
