@@ -30,7 +30,9 @@ CHUNK = 64
 MANY_TOKENS = 17
 # Columns of the state that a program of the walk holds: 32 heads of 128 are 128 programs.
 BLOCK_VALUES = 32
-PREPARE_WARPS, WALK_WARPS = 4, 4
+PREPARE_WARPS, WALK_WARPS, WALK_STAGES = 4, 4, 2
+# Key channels that a product of the walk takes at once: three parts of more do not fit registers.
+BLOCK_KEYS = 64
 # Each factor as the sum of three tf32: products as good as f32's, on tensor cores.
 DOT = "tf32x3"
 
@@ -137,6 +139,13 @@ def _prepare(
 
 
 @triton.jit
+def scaled_rows(place, key, Ck, inside, factors):
+    """Return columns ``key`` of a chunk's rows [CHUNK, keys] in f32, each row times its factor."""
+    x = tl.load(place + key[None, :], mask=inside[:, None] & (key < Ck)[None, :], other=0.0)
+    return x.to(tl.float32) * factors[:, None]
+
+
+@triton.jit
 def _walk(
     # pointers
     qkv, keys_in, values_in, scores_in, factors_in, state, q_start, positions, state_index, kv_len, out,
@@ -146,8 +155,8 @@ def _walk(
     qkv_stride, out_stride,
     # meta
     TILED: tl.constexpr, HAS_LEN: tl.constexpr, MANY: tl.constexpr, CHUNK: tl.constexpr,
-    KEYS: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr, SEQUENCES: tl.constexpr,
-    DOT: tl.constexpr,
+    KEYS: tl.constexpr, PART: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr,
+    SEQUENCES: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """All chunks of one sequence, VALUES columns of one value head."""
     # ---- program ids
@@ -164,40 +173,51 @@ def _walk(
     start, length = tl.sum(tl.where(mine, starts, 0), axis=0), tl.sum(tl.where(mine, lengths, 0), axis=0)
     offset = tl.sum(tl.where(mine, offsets, 0), axis=0)
     # ---- pointers
-    row, key = tl.arange(0, CHUNK), tl.arange(0, KEYS)
+    row, key = tl.arange(0, CHUNK), tl.arange(0, PART)
     value = block * VALUES + tl.arange(0, VALUES)
     key_head = head // (Hv // Hk)
     if TILED:
         key_head = head % Hk
     slot = tl.load(state_index + sequence).to(tl.int64)
     kept_at = state + (slot * Hv + head) * Ck * Cv + key[:, None] * Cv + value[None, :]
-    in_state = (key < Ck)[:, None] & (value < Cv)[None, :]
+    in_low = (key < Ck)[:, None] & (value < Cv)[None, :]
+    in_high = (PART + key < Ck)[:, None] & (value < Cv)[None, :]
     is_old = tl.load(positions + start) > 0
-    # ---- loop
-    matrix = tl.load(kept_at, mask=in_state & is_old, other=0.0)
+    # ---- loop: the state's first PART rows and the others
+    low = tl.load(kept_at, mask=in_low & is_old, other=0.0)
+    if PART < KEYS:
+        high = tl.load(kept_at + PART * Cv, mask=in_high & is_old, other=0.0)
     for chunk in range(num_chunks):
         first = tl.maximum(chunk * CHUNK - offset, 0)
         inside = row < tl.minimum((chunk + 1) * CHUNK - offset, length) - first
         token = (start + first + row).to(tl.int64)
-        known = inside[:, None] & (key < Ck)[None, :]
-        place = qkv + token[:, None] * qkv_stride + key_head * Ck + key[None, :]
+        place = qkv + token[:, None] * qkv_stride + key_head * Ck
         cell = (before + chunk).to(tl.int64) * Hv + head
-        keys = tl.load(keys_in + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :])
-        corrections = tl.load(values_in + cell * CHUNK * WIDTH + row[:, None] * WIDTH + value[None, :])
-        corrections -= tl.dot(keys, matrix, input_precision=DOT)
+        keys = keys_in + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :]
         factors = factors_in + cell * 3 * CHUNK + row
-        q = tl.load(place, mask=known, other=0.0).to(tl.float32) * tl.load(factors)[:, None]
+        q_factor, k_factor = tl.load(factors), tl.load(factors + CHUNK)
+        kept = tl.load(factors_in + cell * 3 * CHUNK + 2 * CHUNK)
+        corrections = tl.load(values_in + cell * CHUNK * WIDTH + row[:, None] * WIDTH + value[None, :])
+        corrections -= tl.dot(tl.load(keys), low, input_precision=DOT)
+        q = scaled_rows(place, key, Ck, inside, q_factor)
+        result = tl.dot(q, low, input_precision=DOT)
+        if PART < KEYS:
+            corrections -= tl.dot(tl.load(keys + PART), high, input_precision=DOT)
+            q = scaled_rows(place, PART + key, Ck, inside, q_factor)
+            result = tl.dot(q, high, result, input_precision=DOT)
         score = tl.load(scores_in + cell * CHUNK * CHUNK + row[:, None] * CHUNK + row[None, :])
-        result = tl.dot(q, matrix, input_precision=DOT)
         result = tl.dot(score, corrections, result, input_precision=DOT)
         target = out + token[:, None] * out_stride + head * Cv + value[None, :]
         tl.store(target, result, mask=inside[:, None] & (value < Cv)[None, :])
-        k = tl.load(place + Hk * Ck, mask=known, other=0.0).to(tl.float32)
-        k *= tl.load(factors + CHUNK)[:, None]
-        matrix *= tl.load(factors_in + cell * 3 * CHUNK + 2 * CHUNK)
-        matrix = tl.dot(tl.trans(k), corrections, matrix, input_precision=DOT)
+        k = scaled_rows(place + Hk * Ck, key, Ck, inside, k_factor)
+        low = tl.dot(tl.trans(k), corrections, low * kept, input_precision=DOT)
+        if PART < KEYS:
+            k = scaled_rows(place + Hk * Ck, PART + key, Ck, inside, k_factor)
+            high = tl.dot(tl.trans(k), corrections, high * kept, input_precision=DOT)
     # ---- store
-    tl.store(kept_at, matrix, mask=in_state)
+    tl.store(kept_at, low, mask=in_low)
+    if PART < KEYS:
+        tl.store(kept_at + PART * Cv, high, mask=in_high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,5 +305,6 @@ def chunked(
     _walk[(triton.cdiv(value_channels, values), heads, sequences)](
         qkv, *rooms, state, q_start, positions, state_index, kv_len, out,
         sequences, key_heads, heads, key_channels, value_channels, qkv.stride(0), out.stride(0),
-        WIDTH=width, **shared, num_warps=WALK_WARPS,
+        PART=keys if keys <= BLOCK_KEYS else keys // 2, WIDTH=width, **shared,
+        num_warps=WALK_WARPS, num_stages=WALK_STAGES,
     )  # fmt: skip
