@@ -12,6 +12,8 @@ of that.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +30,7 @@ HEADER_WORDS = 3 * LINE_WORDS
 FAILED = -1
 # A look at host memory takes 1 to 8 us over PCIe; ``looks_in`` measures it.
 MAX_LOOKS = 200_000
-_PROBED_LOOKS = 2_000
+_PROBED_LOOKS, _INTERPRETED_LOOKS = 2_000, 200
 
 _FAILED = tl.constexpr(FAILED)
 _DONE, _POISON, _TOKENS, _LAYER = (tl.constexpr(word) for word in (DONE, POISON, TOKENS, LAYER))
@@ -218,15 +220,24 @@ def looks_in(mailbox: Mailbox, wait_s: float) -> int:
     """Return how many looks the card takes in ``wait_s``; before workers are there and messages are sent."""
     out = torch.zeros((1, mailbox.x.shape[1]), device=mailbox.sent.device)
     some = torch.ones(1, dtype=torch.int32, device=out.device)
-    if out.device.type != "cuda":
-        return MAX_LOOKS
+    looks = _PROBED_LOOKS if out.device.type == "cuda" else _INTERPRETED_LOOKS
     mailbox.words[DONE] = FAILED - 1  # the answer to no message
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     for _ in range(2):  # the first one compiles
         mailbox.words[POISON] = 0
-        begin.record()
-        collect(mailbox, out, some, 1.0, _PROBED_LOOKS)
-        end.record()
-        end.synchronize()
+        took_s = _seconds(lambda: collect(mailbox, out, some, 1.0, looks), out.device.type)
     mailbox.words[DONE] = mailbox.words[POISON] = 0
-    return max(1, int(wait_s * 1e3 / begin.elapsed_time(end) * _PROBED_LOOKS))
+    return max(1, int(wait_s / took_s * looks))
+
+
+def _seconds(action: Callable[[], None], device: str) -> float:
+    """Return how long ``action`` takes on the device."""
+    if device != "cuda":
+        begin_s = time.perf_counter()
+        action()
+        return max(time.perf_counter() - begin_s, 1e-9)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    action()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3

@@ -13,6 +13,7 @@ in place.
 """
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -124,7 +125,10 @@ class ExpertPool:
             raise ValueError(f"the pool is made for {config.num_layers} layers")
         if bank.records.shape != (config.num_experts, config.record_bytes):
             raise ValueError(f"records of layer {bank.layer} are {list(bank.records.shape)}")
-        records = torch.from_numpy(bank.records)
+        with warnings.catch_warnings():
+            # Of memory that may not be written; nobody does
+            warnings.simplefilter("ignore", UserWarning)
+            records = torch.from_numpy(bank.records)
         self._pin(records)
         self._banks.append(records)
         self.formats |= {matrix.format for matrix in bank.matrices.values() if isinstance(matrix, BankMatrix)}

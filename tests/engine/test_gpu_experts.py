@@ -1,0 +1,89 @@
+"""Experts beyond a card through the engine: the texts of the processor's engine, and workers that stall.
+
+Without a card the kernels run in Triton's interpreter, in f32 so that the two agree in every id.
+"""
+
+import time
+
+import msgspec
+import pytest
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+from ftd.engine import devices, expert_plan, expert_store
+from ftd.engine.messages import Load
+from ftd.errors import EngineError
+from tests.engine import tiny
+from tests.engine.serving import Serving, write_ftw
+
+PROMPTS = ([5, 9, 2], [7, 7, 31, 8, 100, 3, 12])
+HAS_CARD = devices.missing_for_cuda() is None
+# The engine promises an error within 2 s; the interpreter takes its time for what comes before and after
+STALLED_S = 2.0 if HAS_CARD else 30.0
+# The interpreter takes a second for a step
+NUM_TOKENS = 64 if HAS_CARD else 8
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    """A tiny mixture of experts as files."""
+    return write_ftw(tiny.make("qwen3_moe"), tmp_path_factory.mktemp("model"))
+
+
+def start(load: Load, monkeypatch: pytest.MonkeyPatch, num_slots: int, experts: str) -> Serving:
+    """Return an engine on a card that has room for ``num_slots`` experts."""
+    monkeypatch.setattr(expert_plan, "num_slots", lambda needs, free_bytes: num_slots)
+    name = "cuda" if HAS_CARD else "interpreter"
+    return Serving(msgspec.structs.replace(load, device=name, experts=experts, num_threads=2))
+
+
+def texts(serving: Serving, max_tokens: int) -> list[list[int]]:
+    """Return what a batch of the prompts gets."""
+    requests = [serving.start(ids, max_tokens=max_tokens) for ids in PROMPTS]
+    serving.run()
+    return [serving.tokens(request) for request in requests]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_slots", "experts"), [(4, "split=0.5"), (0, "cpu"), (16, "fill")])
+def test_greedy_texts_are_those_of_the_processor(
+    load: Load, monkeypatch: pytest.MonkeyPatch, num_slots: int, experts: str
+) -> None:
+    processor = Serving(load)
+    expected = texts(processor, NUM_TOKENS)
+    processor.close()
+    card = start(load, monkeypatch, num_slots, experts)
+    assert texts(card, NUM_TOKENS) == expected
+    stats = card.engine.stats()
+    warm_fills = card.engine._experts.pool.counters()["warm_fills"]
+    fetched = stats.expert_fills - warm_fills + stats.expert_transient_fills
+    assert stats.expert_slots == num_slots
+    assert stats.expert_reads == stats.expert_hits + fetched + stats.experts_on_cpu > 0
+    assert (stats.experts_on_cpu > 0) == (experts != "fill" and num_slots < 16)
+    assert (stats.expert_cpu_ns > 0) == (stats.expert_cpu_bytes > 0) == (stats.experts_on_cpu > 0)
+    card.close()
+
+
+def test_workers_that_stall_are_an_error_and_no_hang(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = start(load, monkeypatch, 0, "cpu")
+    card.engine._experts.pool._worker.stall()
+    card.start(PROMPTS[0], max_tokens=4)
+    begin_s = time.monotonic()
+    with pytest.raises(EngineError, match="did not answer the card") as caught:
+        card.run()
+    assert time.monotonic() - begin_s < STALLED_S
+    assert caught.value.hint is not None and "--experts fill" in caught.value.hint
+    card.close()
+
+
+@pytest.mark.slow
+def test_a_measured_split_is_kept_for_the_next_load(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = start(load, monkeypatch, 4, "auto")
+    quota = card.engine._experts.pool.state.quota.tolist()
+    card.close()
+    assert expert_store.path().exists()
+    monkeypatch.setattr(devices.Device, "measure_experts", None)
+    card = start(load, monkeypatch, 4, "auto")
+    assert card.engine._experts.pool.state.quota.tolist() == quota
+    assert card.engine.stats().expert_split == quota[0][0][1:4]
+    card.close()
