@@ -1,4 +1,4 @@
-"""``ftd bench``: measure a model that is on this machine, or what caches make of its routing; no daemon."""
+"""``ftd bench``: measure this machine, a model on it, or what caches make of its routing; no daemon."""
 
 import argparse
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ftd import config
 from ftd.chat.tokenizer import Tokenizer
-from ftd.cli import output
+from ftd.cli import bench_bandwidth, output
 from ftd.daemon import modelinfo
 from ftd.engine import bench, record, routing
 from ftd.errors import InvalidOption
@@ -20,8 +20,12 @@ def run(options: argparse.Namespace) -> int:
     """Print what ``ftd.engine.bench`` measures of ``options.model``, or the report on a routing trace."""
     if options.routing is not None:
         return _routing(options)
+    if options.model == bench_bandwidth.NAME:
+        return bench_bandwidth.run(options)
     if options.model is None:
-        raise InvalidOption("no model is named", "ftd bench MODEL, or ftd bench --routing FILE")
+        raise InvalidOption(
+            "no model is named", "ftd bench MODEL, ftd bench bandwidth, or ftd bench --routing FILE"
+        )
     info = _read(options.model, tokenizer=False)
     result = bench.run(
         info.config_path,

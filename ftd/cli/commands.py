@@ -120,7 +120,9 @@ def _service(parser: "Parser") -> None:
 
 
 def _bench(parser: "Parser") -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="name of the model")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="name of the model, or bandwidth: measure the machine alone"
+    )
     parser.add_argument(
         "--prompt-tokens", metavar="N", type=int, default=512, help="prompt length (default: 512)"
     )
