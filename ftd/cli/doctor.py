@@ -1,9 +1,11 @@
 """``ftd doctor``: what works on this machine, and what each thing that is not at its best costs."""
 
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -83,6 +85,8 @@ def _compute() -> Iterator[Finding]:
     yield _cores(found)
     yield _instructions(found)
     yield _device(found)
+    yield _torch(found)
+    yield _locking(found, resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
     slow = sorted(op for op, name in found["kernels"].items() if name == "reference")
     if slow:
         fact = f"{len(slow)} of {len(found['kernels'])} ops run their reference: {' '.join(slow)}"
@@ -97,6 +101,31 @@ def _device(found: dict[str, Any]) -> Finding:
     return Finding(
         "device", "ok", f"{found['device']}, {units.format_bytes(found['device_free_bytes'])} free"
     )
+
+
+def _torch(found: dict[str, Any]) -> Finding:
+    """Say which torch and Triton a card would be used with; their files say it, nothing is imported."""
+    versions = []
+    for name in ("torch", "triton"):
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"no {name}")
+    fact = ", ".join(versions)
+    if "no " in fact:
+        return Finding("torch", "ok", fact, "only a card needs it: pip install 'ftd[gpu]'")
+    return Finding("torch", "ok", fact, "" if found["device"] != "cpu" else "not used without a card")
+
+
+def _locking(found: dict[str, Any], limit_bytes: int) -> Finding:
+    """Say how much memory a process may lock; experts beyond a card's memory are locked by its driver."""
+    if limit_bytes == resource.RLIM_INFINITY:
+        return Finding("locked memory", "ok", "no limit")
+    fact = f"{units.format_bytes(limit_bytes)} a process (ulimit -l)"
+    if found["device"] == "cpu":
+        return Finding("locked memory", "ok", fact, "matters only to experts beside a card")
+    cost = "a driver that counts its pages refuses experts beyond that; raise it where a load says so"
+    return Finding("locked memory", "ok", fact, cost)
 
 
 def _cores(found: dict[str, int]) -> Finding:
@@ -171,6 +200,9 @@ def _daemon(loaded: config.Config) -> Finding:
         version = client.call("GET", "/api/version")["version"]
     except (DaemonUnreachable, RequestFailed, KeyError):
         return Finding(
-            "daemon", "ok", f"none at {client.address.url}", "the next command starts one: about a second"
+            "daemon",
+            "ok",
+            f"none at {client.address.url}",
+            "the next command starts one: about half a second",
         )
     return Finding("daemon", "ok", f"answers at {client.address.url}, Ollama API {version}")

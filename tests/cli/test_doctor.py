@@ -17,8 +17,8 @@ def findings(cli, **env: str) -> dict[str, dict[str, str]]:  # type: ignore[no-u
 def test_it_looks_at_everything(cli, api: FakeApi, tmp_path: Path) -> None:
     found = findings(cli, FTD_MODELS=str(tmp_path / "models"))
     assert list(found) == [
-        *("version", "settings", "cores", "processor", "device", "kernels", "memory"),
-        *("store", "disk", "direct I/O", "daemon"),
+        *("version", "settings", "cores", "processor", "device", "torch", "locked memory", "kernels"),
+        *("memory", "store", "disk", "direct I/O", "daemon"),
     ]
     assert found["daemon"]["fact"] == f"answers at http://127.0.0.1:{api.port}, Ollama API 0.13.5"
     assert found["store"]["fact"] == f"{tmp_path}/models, 0 blobs, 0 B"
@@ -91,3 +91,39 @@ def test_a_store_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
     (finding,) = doctor._store(tmp_path / "models")
     assert (finding.level, finding.fact) == ("error", f"not writable: {tmp_path}")
+
+
+def test_versions_of_torch_come_from_its_files(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"torch": "2.11.0", "triton": "3.6.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise doctor.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    assert doctor._torch({"device": "a card"}) == ("torch", "ok", "torch 2.11.0, triton 3.6.0", "")
+    del installed["triton"]
+    assert doctor._torch({"device": "cpu"}).fact == "torch 2.11.0, no triton"
+    assert "ftd[gpu]" in doctor._torch({"device": "cpu"}).cost
+
+
+def test_the_limit_of_locked_memory() -> None:
+    free = doctor._locking({"device": "a card"}, doctor.resource.RLIM_INFINITY)
+    assert (free.fact, free.cost) == ("no limit", "")
+    few = doctor._locking({"device": "a card"}, 8 << 20)
+    assert few.fact == "8.4 MB a process (ulimit -l)" and "raise it" in few.cost
+    assert "only to experts" in doctor._locking({"device": "cpu"}, 8 << 20).cost
+
+
+@pytest.mark.parametrize(
+    ("isa", "detected", "level", "cost"),
+    [
+        ("amx", "amx", "ok", ""),
+        ("avx512", "avx512", "ok", "no AMX: long prompts run slower"),
+        ("avx2", "amx", "warning", "FTD_ISA holds it back from amx"),
+    ],
+)
+def test_instruction_sets_and_what_they_cost(isa: str, detected: str, level: str, cost: str) -> None:
+    finding = doctor._instructions({"isa": isa, "detected_isa": detected, "processor": "X, y"})
+    assert (finding.level, finding.fact, finding.cost) == (level, f"X, {isa}", cost)
