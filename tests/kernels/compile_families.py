@@ -21,6 +21,8 @@ from ftd.kernels.position_embedding_triton import last_positions, position_embed
 
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 32
+# Three products of tf32 each, and an accumulator of 64 x 512, do not fit registers whole
+MOST_BYTES = {"_prepare": 640, "_walk": 320, "_latent_attention_kernel": 256}
 
 
 def delta(key_heads: int, heads: int, channels: int, rows: torch.dtype) -> None:
@@ -71,7 +73,7 @@ def main() -> None:
     latent(16, torch.float32, torch.float32)
     encoder()
     for name, (registers, stack) in triton_compiler.compiled.items():
-        if stack > FEW_BYTES:
+        if stack > MOST_BYTES.get(name.split(maxsplit=1)[0].rsplit(".", 1)[1], FEW_BYTES):
             print(f"{stack} bytes, {registers} registers: {name}")
 
 

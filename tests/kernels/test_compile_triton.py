@@ -16,6 +16,7 @@ import pytest
         ("compile_attention.py", []),
         ("compile_products.py", ["q4_0,q6_k"]),
         ("compile_experts.py", ["bf16,q4_0"]),
+        ("compile_families.py", []),
     ],
 )
 def test_kernels_compile_and_keep_values_in_registers(script: str, arguments: list[str]) -> None:
