@@ -16,6 +16,8 @@ from ftd.kernels.shapes import expect
 FEW_TOKENS = 16
 BLOCK_CHANNELS = 128
 BLOCK_TOKENS = 16
+# One kernel for up to so many sequences: nobody waits for a compiler because another prompt came.
+MIN_SEQUENCES = 16
 
 
 @triton.jit
@@ -98,7 +100,7 @@ def _few(
         keep_inputs(x, state, start, end, slot, is_new, channel, C, x_stride, TAPS, ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "B"])
 def _many(
     # pointers
     x, weight, state, q_start, positions, state_index, kv_len, out,
@@ -202,7 +204,7 @@ def causal_conv(
         return out
     _many[(triton.cdiv(tokens, BLOCK_TOKENS), blocks)](
         x, weight, state, *places, out, tokens, sequences, channels, x.stride(0), out.stride(0),
-        TOKENS=BLOCK_TOKENS, SEQUENCES=triton.next_power_of_2(sequences), **options,
+        TOKENS=BLOCK_TOKENS, SEQUENCES=max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), **options,
     )  # fmt: skip
     _keep[(sequences, blocks)](x, state, *places, channels, x.stride(0), ROWS=rows, **options)
     return out

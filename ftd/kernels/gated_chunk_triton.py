@@ -28,6 +28,8 @@ from ftd.kernels.gated_math_triton import sigmoid, softplus
 CHUNK = 64
 # Shorter parts of a sequence go token by token: a chunk costs as much as some tens of tokens.
 MANY_TOKENS = 17
+# One kernel for up to so many sequences: nobody waits for a compiler because another prompt came.
+MIN_SEQUENCES = 16
 # Columns of the state that a program of the walk holds: 32 heads of 128 are 128 programs.
 BLOCK_VALUES = 32
 PREPARE_WARPS, WALK_WARPS, WALK_STAGES = 4, 4, 2
@@ -64,7 +66,7 @@ def inverse(lower, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DOT: tl.constexpr)
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def _prepare(
     # pointers
     qkv, a, b, decay, bias, q_start, positions, kv_len, keys_out, values_out, scores_out, factors_out,
@@ -145,7 +147,7 @@ def scaled_rows(place, key, Ck, inside, factors):
     return x.to(tl.float32) * factors[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def _walk(
     # pointers
     qkv, keys_in, values_in, scores_in, factors_in, state, q_start, positions, state_index, kv_len, out,
@@ -293,7 +295,7 @@ def chunked(
     rooms = (workspace.keys, workspace.values, workspace.scores, workspace.factors)
     shared = {
         "TILED": tiled, "HAS_LEN": kv_len is not None, "MANY": MANY_TOKENS, "CHUNK": CHUNK, "KEYS": keys,
-        "VALUES": values, "SEQUENCES": triton.next_power_of_2(sequences), "DOT": DOT,
+        "VALUES": values, "SEQUENCES": max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), "DOT": DOT,
     }  # fmt: skip
     _prepare[(chunks, heads)](
         qkv, a, b, decay, bias, q_start, positions, kv_len, *rooms,

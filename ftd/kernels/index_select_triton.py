@@ -24,6 +24,8 @@ SEGMENT = 64
 # Keys of a program that scores, and of one turn of a program that selects.
 BLOCK_KEYS, BLOCK_SELECT = 64, 1024
 WORD = 64
+# One kernel for up to so many sequences: nobody waits for a compiler because another prompt came.
+MIN_SEQUENCES = 16
 
 
 @triton.jit
@@ -36,7 +38,7 @@ def keys_seen(q_start, kv_len, positions, token, B, SEQUENCES: tl.constexpr):
     return sequence, tl.where(length > 0, tl.load(positions + token) + 1, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_token", "B"])
 def _scores_kernel(
     # pointers
     q_ptr, weights_ptr, pages_ptr, table_ptr, q_start_ptr, kv_len_ptr, positions_ptr, scores_ptr,
@@ -81,7 +83,7 @@ def ranks(scores_ptr, key, seen):
     return bits.to(tl.int64) + 0x80000000
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_token", "B"])
 def _select_kernel(
     # pointers
     scores_ptr, q_start_ptr, kv_len_ptr, positions_ptr, selected_ptr,
@@ -179,7 +181,7 @@ def index_select(
         raise ValueError(
             f"out and scores must hold {max_keys} keys, got {list(out.shape)}, {list(scores.shape)}"
         )
-    padded = triton.next_power_of_2(max(1, sequences))
+    padded = max(MIN_SEQUENCES, triton.next_power_of_2(sequences))
     for first in range(0, tokens, SEGMENT):
         rows = min(SEGMENT, tokens - first)
         _scores_kernel[(triton.cdiv(max_keys, BLOCK_KEYS), rows)](

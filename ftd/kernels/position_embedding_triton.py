@@ -10,6 +10,8 @@ from ftd.kernels.shapes import expect
 
 # 8 values a thread of 4 warps; tokens of a program that looks for their sequences.
 BLOCK, TOKENS = 1024, 64
+# One kernel for up to so many sequences: nobody waits for a compiler because another prompt came.
+MIN_SEQUENCES = 16
 
 
 @triton.jit
@@ -32,7 +34,7 @@ def _position_embedding_kernel(
     tl.store(out_ptr + row * out_stride + column, x.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens", "B"])
 def _last_positions_kernel(
     # pointers
     q_start_ptr, kv_len_ptr, out_ptr,
@@ -88,6 +90,6 @@ def last_positions(q_start: torch.Tensor, kv_len: torch.Tensor, *, out: torch.Te
     if tokens and sequences:
         _last_positions_kernel[(triton.cdiv(tokens, TOKENS),)](
             q_start, kv_len, out, tokens, sequences,
-            TOKENS=TOKENS, SEQUENCES=triton.next_power_of_2(sequences), num_warps=1,
+            TOKENS=TOKENS, SEQUENCES=max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), num_warps=1,
         )  # fmt: skip
     return out

@@ -74,6 +74,66 @@ def test_equals_the_reference(
     close(kept, case.state)
 
 
+@pytest.mark.parametrize(
+    ("shape", "lengths", "tiled"),
+    [
+        ((2, 4, 24, 40), (70, 3, 20), False),  # few tokens between many
+        ((1, 2, 128, 48), (64, 65, 17), True),  # keys in two parts
+        ((1, 1, 7, 13), (200, 16), False),
+        ((1, 2, 16, 16), (57, 58, 130), True),  # up to, over and far over the end of a first chunk
+    ],
+)
+def test_many_tokens_in_chunks(
+    device: str,
+    rng: np.random.Generator,
+    shape: tuple[int, int, int, int],
+    lengths: tuple[int, ...],
+    tiled: bool,
+) -> None:
+    case = Case(rng, shape, lengths)
+    out, kept = case.run(device, tiled)
+    close(out, case.expected(tiled))
+    close(kept, case.state)
+
+
+@pytest.mark.parametrize("alike", [1.0, 0.999])
+def test_keys_that_are_all_alike(device: str, rng: np.random.Generator, alike: float) -> None:
+    """Nothing forgotten, all corrected: powers of the matrix that chunks invert would reach 1e18."""
+    case = Case(rng, (1, 2, 32, 16), (150,))
+    case.qkv[:] = alike * case.qkv[:1] + (1 - alike) * case.qkv
+    case.a[:], case.b[:] = -20, 20
+    out, kept = case.run(device)
+    close(out, case.expected())
+    close(kept, case.state)
+
+
+def test_steps_that_end_with_a_chunk_give_the_bits_of_one(device: str, rng: np.random.Generator) -> None:
+    case = Case(rng, (1, 2, 16, 24), (150,))
+    out, kept = case.run(device)
+    whole = case.qkv, case.a, case.b
+    parts = []
+    for first, last in ((0, 64), (64, 128), (128, 150)):
+        case.qkv, case.a, case.b = (each[first:last] for each in whole)
+        case.starts = np.array([0, last - first], np.int32)
+        case.positions = np.arange(first, last, dtype=np.int32)
+        part, case.state = case.run(device)
+        parts.append(part)
+    np.testing.assert_array_equal(np.concatenate(parts), out)
+    np.testing.assert_array_equal(case.state, kept)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [(64, 64), (128, 128), (256, 128), (128, 192), (96, 80)])
+@pytest.mark.parametrize("lengths", [(1000,), (17, 600, 64), (511, 1, 513)])
+def test_many_tokens_of_real_heads(
+    device: str, rng: np.random.Generator, channels: tuple[int, int], lengths: tuple[int, ...]
+) -> None:
+    case = Case(rng, (2, 4, *channels), lengths)
+    out, kept = case.run(device)
+    close(out, case.expected())
+    close(kept, case.state)
+
+
 def test_padding_is_inert(device: str, rng: np.random.Generator) -> None:
     case = Case(rng, (1, 2, 8, 8), (1, 2, 1))
     kv_len = torch.tensor([1, 0, 8], dtype=torch.int32, device=device)
