@@ -162,11 +162,14 @@ class ExpertCache:
         """Begin the next step."""
         self.score >>= self._clock.advance()
 
-    def access(self, ids: Sequence[int] | Ids, quota: int, warm: int | None = None) -> Access:
+    def access(
+        self, ids: Sequence[int] | Ids, quota: int, warm: int | None = None, owner_end: int | None = None
+    ) -> Access:
         """Route one layer of this step to ``ids`` and move residency on; fill at most ``quota`` misses.
 
         ids: flat ids in any order and number; negative ones are padding rows, which never route.
         warm: at most so many of the others are filled off the critical path; None: all that the policy admits
+        owner_end: slots of experts from this flat id on are no victims; None: all are
         """
         unique = np.unique(np.asarray(ids, np.int64))
         unique = unique[unique >= 0]
@@ -184,7 +187,7 @@ class ExpertCache:
         placed: dict[int, int] = {}
         fills: list[tuple[int, int]] = []
         beside: list[tuple[int, int]] = []
-        victims = self._victims(wanted)
+        victims = self._victims(wanted, self.num_experts if owner_end is None else owner_end)
         for rank, expert in enumerate(misses.tolist()):
             slot = self._admit(expert, victims[rank]) if rank < len(victims) else NOWHERE
             if rank >= num_fills:
@@ -207,7 +210,7 @@ class ExpertCache:
         self.counters.add(access, self.num_slots)
         return access
 
-    def _victims(self, count: int) -> list[int]:
+    def _victims(self, count: int, owner_end: int) -> list[int]:
         """Return up to ``count`` slots, coldest first, none of which this access uses; empty ones first."""
         if count == 0:
             return []
@@ -216,7 +219,7 @@ class ExpertCache:
         else:
             cold = np.where(self.owner_of == NOWHERE, NOWHERE, self.score[self.owner_of])
         order = np.lexsort((np.arange(self.num_slots), cold))
-        free = order[self.last_use[order] != self._now]
+        free = order[(self.last_use[order] != self._now) & (self.owner_of[order] < owner_end)]
         return [int(slot) for slot in free[:count]]
 
     def _admit(self, expert: int, slot: int) -> int:

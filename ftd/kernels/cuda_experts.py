@@ -127,8 +127,10 @@ class CachedExperts(Experts):
             pool.collect(self.row, out, placement, self.scale)
             return
         if self.row == 0:
+            pool.advance()
             pool.begin_layers()
         pool.await_layer(self.row)
         bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
         self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
+        pool.seed(self.row, ids)
         pool.leave_layer(self.row)

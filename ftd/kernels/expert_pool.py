@@ -9,13 +9,13 @@ one that runs on the processor and is hot enough is fetched beside the step, for
 
 A prefill of many tokens uses nearly all experts of a layer: the copy engine brings those that are in no slot
 to one half of the staged slots while the layer before computes from the other half; what is resident is read
-in place.
+in place. What a prompt's last tokens use most then moves from there to the coldest slots, for decode.
 """
 
 import contextlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ from ftd.kernels.residency_triton import (
     Residency,
     access,
     advance,
+    quota_table,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 # Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
 EPOCH_HALF_LIVES = 24
+# What a prompt leaves in slots: so many of its last tokens count as steps of a few, and a layer gets so many.
+SEED_STEPS, SEED_TOKENS, SEED_EXPERTS = 4, 16, 16
 # How long the card waits for the workers: with the step's own time an error is there within 2 s.
 WORKER_WAIT_S = 1.5
 
@@ -101,6 +104,15 @@ class ExpertPool:
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
         self._num_staged = 0
+        uncounted = replace(self.state, counters=torch.zeros_like(self.state.counters))
+        self._seeding = [
+            replace(uncounted, quota=quota_table([limit, limit], [0, 0]).to(device))
+            for limit in [0] * (SEED_STEPS - 1) + [SEED_EXPERTS]
+        ]
+        self._staged_bases = [
+            torch.full_like(self._bases, self._slots[self._first_staged(half)].data_ptr())
+            for half in range(2)
+        ]
         self.formats: set[str] = set()
 
     def use_processor(self, threads: "Pool", width: int, precision: str) -> None:
@@ -181,11 +193,7 @@ class ExpertPool:
         x [T, D] and weights [T, K] are what the processor needs of the step.
         """
         config, tokens = self.config, ids.shape[0]
-        if (tokens, row) not in self._placements:
-            self._placements[tokens, row] = Placement.make(
-                tokens, self._num_chosen, config.num_experts, self.device
-            )
-        placement = self._placements[tokens, row]
+        placement = self._placement(tokens, row)
         access(self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged)
         if self.mailbox is not None:
             publish(self.mailbox, x, placement.on_cpu, weights, placement.counts[2:3], row)
@@ -259,6 +267,21 @@ class ExpertPool:
         """Begin to stage the layer after the next one where this one, which has been launched, lies."""
         self._stage(row + 2)
 
+    def seed(self, row: int, ids: torch.Tensor) -> None:
+        """Let staged experts of a layer that has been computed move to slots that are colder than they are.
+
+        ids [T, K] of a prompt's tokens. Layers to come keep theirs: they are not staged.
+        """
+        config, last = self.config, len(self._seeding) * SEED_TOKENS
+        if ids.shape[0] < last or config.num_slots == 0:
+            return
+        first = row * config.num_experts
+        placement = self._placement(SEED_TOKENS, row)
+        for state, rows in zip(self._seeding, torch.split(ids[-last:], SEED_TOKENS), strict=True):
+            access(state, rows, first, placement, config.policy, 0, first + config.num_experts)
+        bases = self._staged_bases[row % 2]
+        fill(placement.fetch, placement.counts, bases, self._slots, config.num_experts, config.record_bytes)
+
     def counters(self) -> dict[str, int]:
         """Return what ``Residency`` has counted, and the experts ``staged``. Waits for the device."""
         return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True)) | {"staged": self._num_staged}
@@ -290,6 +313,13 @@ class ExpertPool:
         for address in self._pinned:
             torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
         self._pinned.clear()
+
+    def _placement(self, tokens: int, row: int) -> Placement:
+        key = (tokens, row)
+        if key not in self._placements:
+            shape = (tokens, self._num_chosen, self.config.num_experts)
+            self._placements[key] = Placement.make(*shape, self.device)
+        return self._placements[key]
 
     def _first_staged(self, row: int) -> int:
         config = self.config

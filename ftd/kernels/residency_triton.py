@@ -141,6 +141,7 @@ class Placement:
 @triton.jit
 def _victims(
     owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R,
+    owner_end,
     LRU: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Give slots to misses in the order of rank as long as the policy lets it; return each pair's or -1."""
@@ -151,7 +152,7 @@ def _victims(
     key = used
     if not LRU:
         key = tl.load(score + owner, mask=owner >= 0, other=-1)
-    key = tl.where(known & (used != now), key, _NEVER)
+    key = tl.where(known & (used != now) & (owner < owner_end), key, _NEVER)
     placed = tl.full(rank.shape, -1, tl.int32)
     turn = wanted * 0
     while turn < wanted:
@@ -175,13 +176,13 @@ def _victims(
     return placed
 
 
-@triton.jit(do_not_specialize=["T", "first_flat", "size"])
+@triton.jit(do_not_specialize=["T", "first_flat", "owner_end", "size"])
 def _residency(
     # pointers
     ids, slot_of, owner_of, last_use, score, clock, quota, counters,
     hits, fills, fill_slots, on_cpu, fetch, warm, counts,
     # sizes
-    T, K, R, first_flat, num_transient, num_quota, size, num_sizes,
+    T, K, R, first_flat, owner_end, num_transient, num_quota, size, num_sizes,
     # strides
     ids_stride,
     # meta
@@ -224,7 +225,20 @@ def _residency(
             wanted = tl.minimum(share + beside, num_misses)
         tl.debug_barrier()  # what hits stamped is no victim
         placed = _victims(
-            owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R, LRU, SLOTS
+            owner_of,
+            last_use,
+            score,
+            slot_of,
+            now,
+            wanted,
+            is_miss,
+            rank,
+            flat,
+            its_score,
+            R,
+            owner_end,
+            LRU,
+            SLOTS,
         )
     admitted = tl.sum((is_first & (placed >= 0)).to(tl.int32), axis=0)
     spare = rank - admitted
@@ -287,12 +301,14 @@ def access(
     placement: Placement,
     policy: str = "decayed",
     num_transient: int = 0,
+    owner_end: int | None = None,
 ) -> None:
     """Place the experts that one layer's step routes to and move residency on. Safe under capture.
 
     ids         [T, K] i32   of the layer's router; -1 in padding rows
     first_flat  flat id of the layer's expert 0
     placement   of T tokens is written
+    owner_end   slots of experts from this flat id on are no victims; None: all are
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
@@ -308,7 +324,8 @@ def access(
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
         state.counters, placement.hits, placement.fills, placement.slot_of, placement.on_cpu,
         placement.fetch, placement.warm, placement.counts,
-        tokens, chosen, state.num_slots, first_flat, num_transient, state.quota.shape[2],
+        tokens, chosen, state.num_slots, first_flat,
+        state.score.shape[0] if owner_end is None else owner_end, num_transient, state.quota.shape[2],
         size_of(tokens), NUM_SIZES,
         ids.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, num_warps=warps,

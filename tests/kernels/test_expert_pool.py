@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import Clock
 from ftd.engine.model import Model
-from ftd.kernels import expert_rates
+from ftd.kernels import expert_pool, expert_rates
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_pool import ExpertPool, PoolConfig
 from ftd.kernels.expert_split import NUM_SIZES
@@ -95,3 +95,28 @@ def test_a_split_is_measured_and_the_pool_is_as_before(oracle: tiny.Tiny) -> Non
         pool.set_quota(split.quota, split.warm)
         assert pool.state.quota.tolist() == [split.quota, split.warm]
         pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["decayed", "lru"])
+def test_a_prompt_leaves_its_experts_in_slots(
+    oracle: tiny.Tiny, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expert_pool, "SEED_TOKENS", 2)
+    model, pool = build(oracle, 6, policy)
+    before = pool.state.owner_of.tolist()
+    prompt = [PROMPT[:12]] if policy == "decayed" else [PROMPT[:12], PROMPT[12:20]]
+    at, ours = 0, []
+    for chunk in prompt:
+        ours.append(run(model, [(0, chunk, at)]))
+        at += len(chunk)
+    after = pool.state.owner_of.tolist()
+    assert after != before and not pool.state.counters.any()
+    # Every slot has what the tables say
+    for slot, flat in enumerate(after):
+        row, expert = divmod(flat, pool.config.num_experts)
+        assert pool.state.slot_of[flat] == slot
+        assert torch.equal(pool._slots[slot].cpu(), torch.from_numpy(oracle.banks[row].records[expert]))
+    ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(at, at + 2)]
+    assert_close(np.concatenate(ours), oracle.logits(PROMPT[: at + 2]))
+    pool.close()

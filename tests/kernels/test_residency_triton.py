@@ -91,11 +91,14 @@ def test_equals_the_cache(
             order = rng.random((tokens, E)) * popularity[layer]
             ids = np.argsort(-order, axis=1)[:, :chosen].astype(np.int32)
             ids[rng.random(tokens) < 0.15] = -1
-            access(state, torch.from_numpy(ids).to(device), layer * E, placement, policy, transient)
+            # As for what a prompt leaves: layers to come keep theirs
+            owner_end = (layer + 1) * E if tokens == 5 else None
+            its_ids = torch.from_numpy(ids).to(device)
+            access(state, its_ids, layer * E, placement, policy, transient, owner_end)
             flat = np.where(ids < 0, -1, ids + layer * E).reshape(-1)
             misses = np.unique(flat[flat >= 0])
             num_misses = int(np.count_nonzero(cache.slot_of[misses] == NOWHERE))
-            wanted = cache.access(flat, quota[min(num_misses, len(quota) - 1)], warm)
+            wanted = cache.access(flat, quota[min(num_misses, len(quota) - 1)], warm, owner_end)
             cache.check()
             check_placement(ids, layer * E, placement, wanted, cache.slot_of)
             check_state(state, cache)
