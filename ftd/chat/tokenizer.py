@@ -7,7 +7,8 @@ A prompt has exactly one BOS. The bytes of every token are exact, so a stream de
 import codecs
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ _FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
 # Marks that no parser looks for: they stand around the whole answer
 _SHOWN = MARKUP_TEXTS - {"<|START_RESPONSE|>", "<|END_RESPONSE|>"}
 _SPACE = re.compile(r"\s*")
+_LAST_ID = 2**32 - 1
 
 
 class TokenIds(Protocol):
@@ -67,8 +69,8 @@ class Tokenizer:
         self._rest = _without_prefix(layout)
         self._lock = threading.Lock()
         self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.added_tokens}
-        self._bytes = _all_bytes(layout, self._library.get_vocab(with_added_tokens=True))
-        self.vocab_size = len(self._bytes)
+        self._bytes_of = _spelling(layout, self._added)
+        self._bytes: dict[int, bytes] = {}
         self.bos_id = tokens.bos_id
         self.eos_ids = frozenset(tokens.eos_ids)
         self.add_bos = tokens.add_bos and tokens.bos_id is not None
@@ -82,6 +84,11 @@ class Tokenizer:
     def from_json(cls, data: bytes, tokens: TokenIds) -> "Tokenizer":
         """Build from the bytes of ``tokenizer.json``; raise DamagedBlob if the library refuses them."""
         return cls(data, tokens)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id; ids below it may stand for nothing."""
+        return max(self._library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def _protect(self, texts: Iterable[str]) -> None:
         fresh = sorted(set(texts) - self._control)
@@ -165,7 +172,13 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the exact bytes that a token stands for; empty for an id outside of the vocabulary."""
-        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+        found = self._bytes.get(token_id)
+        if found is None:
+            text = self._library.id_to_token(token_id) if 0 <= token_id <= _LAST_ID else None
+            found = b"" if text is None else self._bytes_of(text)
+            if text is not None:
+                self._bytes[token_id] = found
+        return found
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ``ids``, control tokens too; U+FFFD where the bytes are not UTF-8."""
@@ -239,28 +252,27 @@ def _byte_of_char() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-def _all_bytes(layout: _Layout, vocab: dict[str, int]) -> list[bytes]:
-    """Return the bytes of every id, by the kind of vocabulary that ``layout`` describes."""
+def _spelling(layout: _Layout, added: Collection[str]) -> Callable[[str], bytes]:
+    """Return what tells the bytes of a token's text, by the kind of vocabulary that ``layout`` describes."""
     parts = (layout.pre_tokenizer, layout.decoder, layout.normalizer)
     kinds = {member.get("type") for part in parts for member in _types(part)}
-    added = {token["content"] for token in layout.added_tokens}
     byte_of_char = _byte_of_char() if "ByteLevel" in kinds else None
     byte_fallback = "ByteFallback" in kinds or bool(
         msgspec.json.decode(layout.model, type=_Model).byte_fallback
     )
-    table = [b""] * (max(vocab.values(), default=-1) + 1)
-    for text, token_id in vocab.items():
+
+    def bytes_of(text: str) -> bytes:
         if text in added:
-            table[token_id] = text.encode("utf-8")
-        elif byte_of_char is not None:
-            table[token_id] = _byte_level(text, byte_of_char)
-        elif byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
-            table[token_id] = bytes([int(match[1], 16)])
-        elif "WordPiece" in kinds:
-            table[token_id] = (text[2:] if text.startswith("##") else f" {text}").encode("utf-8")
-        else:
-            table[token_id] = text.replace("\u2581", " ").encode("utf-8")
-    return table
+            return text.encode("utf-8")
+        if byte_of_char is not None:
+            return _byte_level(text, byte_of_char)
+        if byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
+            return bytes([int(match[1], 16)])
+        if "WordPiece" in kinds:
+            return (text[2:] if text.startswith("##") else f" {text}").encode("utf-8")
+        return text.replace("\u2581", " ").encode("utf-8")
+
+    return bytes_of
 
 
 def _byte_level(text: str, byte_of_char: dict[str, int]) -> bytes:
