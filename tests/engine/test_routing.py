@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftd.engine import routing
+from ftd.engine.expert_cache import ExpertCache
 from ftd.engine.routing import Trace
 from ftd.errors import InvalidOption
 
@@ -166,3 +167,25 @@ def test_the_recorded_traces_miss_as_they_are_said_to(models_dir: Path, name: st
         demand = routing.belady_misses(uses, row.num_slots, bypass=False) / len(uses)
         assert demand == pytest.approx(misses, abs=0.001)
         assert row.belady <= demand
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_one_fill_beside_a_layer_is_enough_on_the_recorded_traces(models_dir: Path, name: str) -> None:
+    """All misses run on the processor; the limit of what is filled beside them costs hardly a hit."""
+    path = models_dir / name / "routing.npz"
+    if not path.exists():
+        pytest.skip(f"FTD_TEST_MODELS has no {name}/routing.npz")
+    trace = routing.read_trace(path, 32).head(2048)
+    rates = []
+    for warm in (None, 1):
+        cache = ExpertCache(trace.all_experts, int(0.37 * trace.all_experts))
+        for layers in trace.steps():
+            for ids in layers:
+                cache.access(ids, 0, warm)
+            cache.advance()
+        assert cache.counters.on_cpu == cache.counters.uses - cache.counters.hits
+        rates.append(cache.counters.miss_rate)
+    uses = np.concatenate([ids for step in trace.steps() for ids in step])
+    belady = routing.belady_misses(uses, int(0.37 * trace.all_experts)) / len(uses)
+    assert belady < rates[1] <= rates[0] + 0.005
