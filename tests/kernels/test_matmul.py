@@ -74,8 +74,8 @@ def test_every_version_gives_the_same_bits_for_a_row_in_any_batch(
         set_isa(before)
 
 
-# Rows, blocks, tokens: below, at and over a tile of 16 rows and the 64 at once, the 32 blocks that are unpacked at
-# once, a tile of 16 tokens and the 256 at once.
+# Rows, blocks, tokens: below, at and over a tile of 16 rows and the 64 at once, the 32 blocks that are unpacked
+# at once, a tile of 16 tokens and the 256 at once.
 AMX_SHAPES = [(9, 3, 40), (16, 8, 32), (45, 33, 47), (64, 32, 65), (83, 40, 257), (131, 66, 70)]
 
 
@@ -99,6 +99,39 @@ def test_tiles_of_amx_give_the_same_bits(
         finally:
             set_isa(before)
         np.testing.assert_array_equal(actual, expected, err_msg=f"{rows} {blocks} {tokens}")
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_one_token_of_rows_of_whole_blocks_gives_the_same_bits_exactly(
+    name: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    for rows, columns in ((1, 256), (13, 512), (40, 768)):
+        weight = random_matrix(name, rows, columns, rng)
+        x = random_rows(2, columns, rng)
+        before = set_isa("scalar")
+        try:
+            expected = compiled(x, weight, None, "f32")[:1]
+            for level in cpu.ISA_LEVELS[: cpu.ISA_LEVELS.index(cpu.detected_isa()) + 1]:
+                set_isa(level)
+                for pool in pools:
+                    actual = compiled(x[:1], weight, None, "f32", pool=pool)
+                    np.testing.assert_array_equal(actual, expected, err_msg=f"{level} {rows}")
+        finally:
+            set_isa(before)
+
+
+def test_fp8_codes_that_are_no_numbers_and_the_largest_scales(isa: str, rng: np.random.Generator) -> None:
+    weight = random_matrix("fp8_b128", 260, 256, rng)
+    codes, scales = weight.planes
+    codes[17, 200] = 0x7F
+    scales[1, 1] = 3e38  # 256 times that is no number, but these codes times that are
+    codes[128:256, 128:] = 0x01
+    x = random_rows(1, 256, rng)
+    expected = matmul(x, weight, None, "f32")
+    actual = compiled(x, weight, None, "f32")
+    assert np.flatnonzero(np.isnan(actual[0])).tolist() == [17]
+    assert np.isfinite(actual[0, 128:256]).all()
+    np.testing.assert_allclose(actual[0, 128:256], expected[0, 128:256], rtol=1e-4)
 
 
 def test_many_tokens_and_few_rows_are_shared_by_tokens(

@@ -89,19 +89,45 @@ inline __m256 load_bytes(const uint8_t* from) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 
+// A half in all lanes.
+inline __m256 spread_half(uint16_t half) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(half))); }
+
+// Eight 8-bit floats, E4M3's values, by way of halves 2^8 smaller: sign extension puts the sign where it belongs.
+inline __m256 small_floats(__m128i codes) {
+    const __m128i wide = _mm_cvtepi8_epi16(codes), most = _mm_set1_epi16(0x7f);
+    __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<short>(0xbfff)));
+    half = _mm_or_si128(half, _mm_and_si128(_mm_cmpeq_epi16(_mm_and_si128(wide, most), most), _mm_set1_epi16(0x7e00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+}
+
+// `count` bytes, at most eight, and zeros.
+inline __m128i load_few(const uint8_t* from, int64_t count) {
+    if (count >= 8) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; ++i) bytes |= static_cast<int64_t>(from[i]) << 8 * i;
+    return _mm_cvtsi64_si128(bytes);
+}
+
 // Scales of 8 rows, blocks b0 .. b0 + count - 1 (b0 a multiple of 8): scales[GROUPS * b + g] and mins[b] hold 8 rows.
 template <int32_t FORMAT>
 inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __m256* scales, __m256* mins) {
     using C = Codes<FORMAT>;
-    if constexpr (C::FP4) {
+    if constexpr (FORMAT == MXFP4) {
         for (int r = 0; r < 8; ++r)
-            for (int g = 0; g < count * C::GROUPS; ++g) {
-                float minimum;
-                group_scale<FORMAT>(w, row + r, b0 * C::GROUPS + g, reinterpret_cast<float*>(scales + g) + r, &minimum);
-            }
+            for (int b = 0; b < count; ++b)
+                reinterpret_cast<float*>(scales + b)[r] = E8M0_HALF.value[plane_row<uint8_t>(w, 1, row + r, w.k / 32)[b0 + b]];
+    } else if constexpr (FORMAT == NVFP4) {
+        const __m256 all = _mm256_set1_ps(0.5f * *static_cast<const float*>(w.planes[2]));
+        for (int r = 0; r < 8; ++r) {
+            const uint8_t* from = plane_row<uint8_t>(w, 1, row + r, w.k / 16) + 2 * b0;
+            scales[r] = _mm256_mul_ps(small_floats(load_few(from, 2 * count)), all);
+            scales[8 + r] = _mm256_mul_ps(small_floats(load_few(from + 8, 2 * count - 8)), all);
+        }
+        transpose8(scales);
+        transpose8(scales + 8);
     } else if constexpr (FORMAT == Q6_K) {
         for (int r = 0; r < 8; ++r) {
-            const __m256 d = _mm256_set1_ps(half_to_float(plane_row<uint16_t>(w, 3, row + r, w.k / 256)[b0 / 8]));
+            const __m256 d = spread_half(plane_row<uint16_t>(w, 3, row + r, w.k / 256)[b0 / 8]);
             const int8_t* from = plane_row<int8_t>(w, 2, row + r, w.k / 16) + 2 * b0;
             for (int half = 0; half < 2; ++half) {
                 const __m128i s = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * half));
@@ -113,11 +139,10 @@ inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __
     } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
         for (int r = 0; r < 8; ++r) {
             constexpr int P = C::SCALES_PLANE;
-            const float d = half_to_float(plane_row<uint16_t>(w, P + 2, row + r, w.k / 256)[b0 / 8]);
-            const float dmin = half_to_float(plane_row<uint16_t>(w, P + 3, row + r, w.k / 256)[b0 / 8]);
-            scales[r] = _mm256_mul_ps(_mm256_set1_ps(d), load_bytes(plane_row<uint8_t>(w, P, row + r, w.k / 32) + b0));
-            mins[r] =
-                _mm256_mul_ps(_mm256_set1_ps(-dmin), load_bytes(plane_row<uint8_t>(w, P + 1, row + r, w.k / 32) + b0));
+            const __m256 d = spread_half(plane_row<uint16_t>(w, P + 2, row + r, w.k / 256)[b0 / 8]);
+            const __m256 dmin = spread_half(plane_row<uint16_t>(w, P + 3, row + r, w.k / 256)[b0 / 8] ^ 0x8000);  // minus
+            scales[r] = _mm256_mul_ps(d, load_bytes(plane_row<uint8_t>(w, P, row + r, w.k / 32) + b0));
+            mins[r] = _mm256_mul_ps(dmin, load_bytes(plane_row<uint8_t>(w, P + 1, row + r, w.k / 32) + b0));
         }
         transpose8(scales);
         transpose8(mins);
