@@ -74,8 +74,8 @@ def test_every_version_gives_the_same_bits_for_a_row_in_any_batch(
         set_isa(before)
 
 
-# Rows, blocks, tokens: below, at and over a tile of 16 rows and the 64 at once, the 32 blocks that are unpacked
-# at once, a tile of 16 tokens and the 256 at once.
+# Rows, blocks, tokens: below, at and over a tile of 16 rows and 64 at once, the 32 blocks unpacked at once,
+# a tile of 16 tokens and the 256 at once.
 AMX_SHAPES = [(9, 3, 40), (16, 8, 32), (45, 33, 47), (64, 32, 65), (83, 40, 257), (131, 66, 70)]
 
 
