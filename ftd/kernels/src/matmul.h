@@ -95,7 +95,7 @@ using VectorFn = void (*)(const Product& p, const float* x, const Activations& c
                           const Matrix* next, int64_t next_row, char* scratch) noexcept;
 using BlockFn = void (*)(const float* x, const Activations& out, int64_t b) noexcept;
 
-// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 8 rows of floats.
+// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 12 rows of floats.
 inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
     const int64_t bytes = activation_blocks(k) * 32 * (32 + 4 * 4) + 64;
     return isa >= ISA_AMX && bytes < AMX_SCRATCH_BYTES ? AMX_SCRATCH_BYTES : bytes;

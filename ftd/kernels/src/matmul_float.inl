@@ -12,6 +12,8 @@ inline float sum_lanes(__m256 low, __m256 high) {
 struct Lanes16 {
     __m512 v;
     void clear() { v = _mm512_setzero_ps(); }
+    template <int PART>
+    void add(Floats a, Floats b) { v = _mm512_fmadd_ps(a, b, v); }
     void add(const float* a, const float* b) { v = _mm512_fmadd_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b), v); }
     template <int32_t FORMAT>
     void add_coded(const char* a, const float* b) {
@@ -32,6 +34,11 @@ struct Lanes16 {
 struct Lanes16 {
     __m256 v0, v1;
     void clear() { v0 = v1 = _mm256_setzero_ps(); }
+    template <int PART>
+    void add(Floats a, Floats b) {
+        __m256& v = PART ? v1 : v0;
+        v = _mm256_fmadd_ps(a, b, v);
+    }
     void add(const float* a, const float* b) {
         v0 = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), v0);
         v1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 8), _mm256_loadu_ps(b + 8), v1);
@@ -58,6 +65,9 @@ struct Lanes16 {
 
 // Rows and tokens of one tile of products: their sums and operands fit the registers.
 constexpr int FLOAT_ROWS = FTD_VNNI ? 8 : 2, FLOAT_TOKENS = 3;
+
+// Rows that are floats at once, as scratch holds them: tokens in the first cache serve them all.
+constexpr int FLOAT_BATCH = FTD_VNNI ? 8 : 12;
 
 // Sixteen codes of a half block as floats: (c - OFFSET) * s, then + m, each rounded once.
 template <int32_t FORMAT>
@@ -146,33 +156,88 @@ inline void float_row(const Matrix& w, int64_t row, float* out) {
     }
 }
 
+#if FTD_VNNI
+// sum_lanes of eight rows at once, row r in lane r.
+inline __m256 sum_rows(const Lanes16 rows[8]) {
+    __m512 pair[4], four[2];
+    for (int i = 0; i < 4; ++i) {  // rows i and i + 4, 8 lanes each
+        const __m512 a = rows[i].v, b = rows[i + 4].v;
+        pair[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    for (int i = 0; i < 2; ++i) {  // rows i, i + 4, i + 2, i + 6, 4 lanes each
+        const __m512 a = pair[i], b = pair[i + 2];
+        four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    const __m512 low = _mm512_shuffle_ps(four[0], four[1], 0x44), high = _mm512_shuffle_ps(four[0], four[1], 0xee);
+    const __m512 two = _mm512_add_ps(low, high);  // rows 0, 1 | 4, 5 | 2, 3 | 6, 7, 2 lanes each
+    const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+    const __m512i order = _mm512_setr_epi32(0, 2, 8, 10, 4, 6, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one));
+}
+
+inline void store_rows(const Product& p, int64_t t, int64_t row, int64_t count, __m256 value) {
+    const auto mask = static_cast<__mmask8>((1u << count) - 1);
+    float* out = p.out + t * p.weight.n + row;
+    if (p.add)
+        value = _mm256_add_ps(_mm256_maskz_loadu_ps(mask, out), value);
+    else if (p.bias)
+        value = _mm256_add_ps(_mm256_maskz_loadu_ps(mask, p.bias + row), value);
+    _mm256_mask_storeu_ps(out, mask, value);
+}
+#endif
+
+// The columns that 16 lanes leave, and the sums of one row with one token.
+inline float finish_row(const float* row, const float* x, int64_t at, int64_t k, const Lanes16& acc) {
+    if (at == k) return acc.sum();
+    float lane[16];
+    acc.store(lane);
+    for (int64_t j = 0; at + j < k; ++j) lane[j] = __builtin_fmaf(row[at + j], x[at + j], lane[j]);
+    for (int width = 8; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    return lane[0];
+}
+
+// Vector PART of 16 columns: of each token one register, and of one row after the other.
+template <int NT, int PART>
+inline void float_columns(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, Lanes16 (*acc)[FLOAT_ROWS]) {
+    Floats tokens[NT];
+#pragma GCC unroll 4
+    for (int i = 0; i < NT; ++i) std::memcpy(&tokens[i], x + i * k + PART * LANES, sizeof(Floats));
+#pragma GCC unroll 8
+    for (int r = 0; r < FLOAT_ROWS; ++r) {
+        Floats weights;
+        std::memcpy(&weights, rows[r] + PART * LANES, sizeof(Floats));
+        asm("" : "+v"(weights));  // stays in its register: the compiler would load it anew for each token
+#pragma GCC unroll 4
+        for (int i = 0; i < NT; ++i) acc[i][r].template add<PART>(weights, tokens[i]);
+    }
+}
+
 template <int NT>
 void float_tokens(const float* const rows[FLOAT_ROWS], int64_t count, const Product& p, const float* x, int64_t row,
                   int64_t t) {
     const int64_t k = p.weight.k;
-    Lanes16 acc[FLOAT_ROWS][NT];
-    for (int r = 0; r < FLOAT_ROWS; ++r)
-        for (int i = 0; i < NT; ++i) acc[r][i].clear();
+    Lanes16 acc[NT][FLOAT_ROWS];
+    for (auto& token : acc)
+        for (auto& lanes : token) lanes.clear();
     int64_t at = 0;
-    for (; at + 16 <= k; at += 16)
+    for (; at + 16 <= k; at += 16) {
+        const float* columns[FLOAT_ROWS];
 #pragma GCC unroll 8
-        for (int r = 0; r < FLOAT_ROWS; ++r)
+        for (int r = 0; r < FLOAT_ROWS; ++r) columns[r] = rows[r] + at;
+        float_columns<NT, 0>(columns, x + t * k + at, k, acc);
+        if constexpr (LANES == 8) float_columns<NT, 1>(columns, x + t * k + at, k, acc);
+    }
+#if FTD_VNNI
+    if (at == k) {
 #pragma GCC unroll 4
-            for (int i = 0; i < NT; ++i) acc[r][i].add(rows[r] + at, x + (t + i) * k + at);
-    for (int64_t r = 0; r < count; ++r)
-        for (int i = 0; i < NT; ++i) {
-            if (at == k) {
-                store_product(p, t + i, row + r, acc[r][i].sum());
-                continue;
-            }
-            float lane[16];
-            acc[r][i].store(lane);
-            for (int64_t j = 0; at + j < k; ++j)
-                lane[j] = __builtin_fmaf(rows[r][at + j], x[(t + i) * k + at + j], lane[j]);
-            for (int width = 8; width > 0; width /= 2)
-                for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-            store_product(p, t + i, row + r, lane[0]);
-        }
+        for (int i = 0; i < NT; ++i) store_rows(p, t + i, row, count, sum_rows(acc[i]));
+        return;
+    }
+#endif
+    for (int i = 0; i < NT; ++i)
+        for (int64_t r = 0; r < count; ++r)
+            store_product(p, t + i, row + r, finish_row(rows[r], x + (t + i) * k, at, k, acc[i][r]));
 }
 
 // Rows [begin, end) of one exact product for tokens [t0, t1).
@@ -180,10 +245,10 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
                         char* scratch) {
     const int64_t k = p.weight.k;
     auto* values = reinterpret_cast<float*>(scratch);
-    for (int64_t row = begin; row < end; row += FLOAT_ROWS) {
-        const int64_t count = end - row < FLOAT_ROWS ? end - row : FLOAT_ROWS;
-        const float* rows[FLOAT_ROWS];
-        for (int64_t r = 0; r < FLOAT_ROWS; ++r) {
+    for (int64_t row = begin; row < end; row += FLOAT_BATCH) {
+        const int64_t count = end - row < FLOAT_BATCH ? end - row : FLOAT_BATCH;
+        const float* rows[FLOAT_BATCH];
+        for (int64_t r = 0; r < FLOAT_BATCH; ++r) {
             if (r >= count) {
                 rows[r] = rows[0];
             } else if (p.weight.format == F32) {
@@ -194,7 +259,11 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
             }
         }
         int64_t t = t0;
-        for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS) float_tokens<FLOAT_TOKENS>(rows, count, p, x, row, t);
-        for (; t < t1; ++t) float_tokens<1>(rows, count, p, x, row, t);
+        for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS)
+            for (int64_t r = 0; r < count; r += FLOAT_ROWS)
+                float_tokens<FLOAT_TOKENS>(rows + r, count - r < FLOAT_ROWS ? count - r : FLOAT_ROWS, p, x, row + r, t);
+        for (; t < t1; ++t)
+            for (int64_t r = 0; r < count; r += FLOAT_ROWS)
+                float_tokens<1>(rows + r, count - r < FLOAT_ROWS ? count - r : FLOAT_ROWS, p, x, row + r, t);
     }
 }
