@@ -52,7 +52,7 @@ class CardExperts:
         num_experts = self._needs.num_experts
         if self._share is not None:
             quota = [round(self._share * misses) for misses in range(num_experts + 1)]
-            self.pool.set_quota(quota, [1] * len(quota))
+            self.pool.set_quota(quota)
             return
         if self._policy == "paper":
             copy_rate, read_rate = self._device.measure_rates(self.pool, self._threads.num_threads)

@@ -222,7 +222,7 @@ class ExpertPool:
         if self._copies is not None:
             torch.cuda.current_stream().wait_stream(self._copies)
 
-    def set_quota(self, quota: Quota, warm: Quota | None = None) -> None:
+    def set_quota(self, quota: Quota, warm: Quota = (1,)) -> None:
         """Say how many of m misses are fetched and how many others beside the step; graphs follow."""
         self.state.set_quota(quota, warm)
 
