@@ -1,0 +1,150 @@
+"""Ceilings and rows of bench-experts."""
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ftd.kernels._bandwidth_cy import read_all
+from ftd.kernels._pool import Pool
+from ftd.kernels.expert_pool import ExpertPool
+
+READ_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """Bytes a second of a device copy (read and written) and, of one format's records, of each path."""
+
+    copy: float
+    h2d: float
+    fetch: float = 0.0
+    cpu: float = 0.0
+    fetch_beside: float = 0.0
+    cpu_beside: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measurement; zeros do not apply. moved, ran: bytes a token, copied and read by the CPU."""
+
+    program: str
+    model: str
+    run: str
+    split: str
+    slots: float
+    case: str
+    tokens_per_s: float = 0.0
+    first_token_ms: float = 0.0
+    missed: float = 0.0
+    moved: float = 0.0
+    ran: float = 0.0
+    roof: float = 0.0
+    note: str = ""
+
+
+@dataclass
+class Report:
+    """Rows as they come, printed and written."""
+
+    path: Path | None
+    rows: list[Row] = field(default_factory=list)
+    ceilings: dict[str, object] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Print a row and write all that is known."""
+        self.rows.append(row)
+        parts = [
+            f"{row.program:<9} {row.model:<14} {row.run:<6} {row.split:<9} {row.slots:>5.1%} {row.case:<14}"
+        ]
+        parts += [f"{row.tokens_per_s:>9.1f} tok/s"] if row.tokens_per_s else []
+        parts += [f"{row.first_token_ms:>9.1f} ms"] if row.first_token_ms else []
+        parts += [f"missed {row.missed:>6.1%}"] if row.missed else []
+        parts += (
+            [f"copied {row.moved / 1e6:>7.1f} MB, run {row.ran / 1e6:>7.1f} MB"]
+            if row.moved + row.ran
+            else []
+        )
+        parts += [f"roof {row.roof:>5.1%}"] if row.roof else []
+        print(" ".join((*parts, row.note)), flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file, if one is wanted."""
+        if self.path is not None:
+            text = json.dumps(
+                {"ceilings": self.ceilings, "rows": [asdict(row) for row in self.rows]}, indent=1
+            )
+            self.path.write_text(text)
+
+
+def seconds(action: Callable[[], object], repeats: int = 7) -> float:
+    """Return the median seconds of ``action`` on the device."""
+    times = []
+    for _ in range(repeats + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        action()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times[2:])
+
+
+def wait() -> None:
+    """Wait for the card."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def card_ceilings() -> Ceilings:
+    """Measure the card; without one nothing that is said means anything."""
+    if not torch.cuda.is_available():
+        return Ceilings(copy=1e9, h2d=1e9)
+    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    copy = 2 * source.numel() / seconds(lambda: target.copy_(source))
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    h2d = host.numel() / seconds(lambda: target[: 1 << 30].copy_(host, non_blocking=True))
+    return Ceilings(copy=copy, h2d=h2d)
+
+
+def with_paths(card: Ceilings, pool: ExpertPool, num_threads: int) -> Ceilings:
+    """Measure both paths of a pool, alone and at once, on memory that no cache holds."""
+    data, config = np.ones(READ_BYTES // 8, np.uint64), pool.config
+    count = min(config.num_experts, 16)
+    number = torch.tensor([count], dtype=torch.int32, device=pool.device)
+    pairs = torch.stack([torch.arange(count), torch.arange(count) + config.num_slots], dim=1)
+    first = torch.tensor([[config.num_experts, 0]])
+    rows = [(pairs + layer * first).to(torch.int32).to(pool.device) for layer in range(config.num_layers)]
+
+    def fetch(times: int) -> None:
+        for turn in range(times):
+            pool.fetch(rows[turn % len(rows)], number)
+
+    def read() -> float:
+        return data.nbytes / statistics.median(read_all(data, threads)[1] for _ in range(3)) * 1e9
+
+    size = count * config.record_bytes
+    with Pool(num_threads) as threads:
+        cpu, alone = read(), 0.0
+        if pool.device == "cpu":
+            return Ceilings(
+                copy=card.copy, h2d=card.h2d, fetch=1e9, cpu=cpu, fetch_beside=1e9, cpu_beside=cpu
+            )
+        alone = len(rows) * size / seconds(lambda: fetch(len(rows)), 3)
+        times = max(1, min(900, int(0.3 * alone / size)))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        fetch(times)
+        end.record()
+        cpu_beside = read()
+        end.synchronize()
+        beside = times * size / (begin.elapsed_time(end) / 1e3)
+    return Ceilings(
+        copy=card.copy, h2d=card.h2d, fetch=alone, cpu=cpu, fetch_beside=beside, cpu_beside=cpu_beside
+    )
