@@ -30,9 +30,9 @@ CHUNK = 64
 MANY_TOKENS = 17
 # One kernel for up to so many sequences: nobody waits for a compiler because another prompt came.
 MIN_SEQUENCES = 16
-# Columns of the state that a program of the walk holds: 32 heads of 128 are 128 programs.
-BLOCK_VALUES = 32
-PREPARE_WARPS, WALK_WARPS, WALK_STAGES = 4, 4, 2
+# Columns of the state that a program of the walk holds: 32 heads of 128 are 256 programs.
+BLOCK_VALUES = 16
+PREPARE_WARPS, WALK_WARPS, PREPARE_STAGES, WALK_STAGES = 4, 4, 1, 2
 # Key channels that a product of the walk takes at once: three parts of more do not fit registers.
 BLOCK_KEYS = 64
 # Each factor as the sum of three tf32: products as good as f32's, on tensor cores.
@@ -302,7 +302,7 @@ def chunked(
         sequences, key_heads, heads, key_channels, value_channels, key_channels**-0.5,
         qkv.stride(0), a.stride(0), b.stride(0),
         EPS=NORM_EPS, LEVELS=CHUNK.bit_length() - 1, BLOCKS=width // values, **shared,
-        num_warps=PREPARE_WARPS,
+        num_warps=PREPARE_WARPS, num_stages=PREPARE_STAGES,
     )  # fmt: skip
     _walk[(triton.cdiv(value_channels, values), heads, sequences)](
         qkv, *rooms, state, q_start, positions, state_index, kv_len, out,

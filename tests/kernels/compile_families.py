@@ -22,7 +22,7 @@ from ftd.kernels.position_embedding_triton import last_positions, position_embed
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 32
 # Three products of tf32 each, and an accumulator of 64 x 512, do not fit registers whole
-MOST_BYTES = {"_prepare": 640, "_walk": 320, "_latent_attention_kernel": 256}
+MOST_BYTES = {"_prepare": 640, "_walk": 64, "_latent_attention_kernel": 256}
 
 
 def delta(key_heads: int, heads: int, channels: int, rows: torch.dtype) -> None:
