@@ -1,0 +1,70 @@
+"""The files that bench-experts gives to other programs, against transformers, gguf and the engine itself."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftd.engine.engine import Engine
+from ftd.engine.locality import Locality
+from ftd.engine.messages import Generate, Load, SamplingParams, Tokens, Up
+from ftd.engine.synthetic import Synthetic
+from ftd.kernels.dequantize_ref import dequantize
+
+LOCALITY = Locality(topics=8, tokens=16)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module of the script."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    import experts_files  # type: ignore[import-not-found]
+
+    yield experts_files
+    del sys.modules["experts_files"]
+
+
+@pytest.mark.parametrize("format_name", ["q4_0", "bf16"])
+def test_a_gguf_holds_the_weights_of_the_engine(files: Any, tmp_path: Path, format_name: str) -> None:
+    gguf = pytest.importorskip("gguf", reason="reads the file")
+    source = Synthetic("tiny-moe", format_name, locality=LOCALITY)
+    kept = files.weights_of("tiny-moe", format_name, 2, LOCALITY, source)
+    files.write_gguf(tmp_path / "m.gguf", "tiny-moe", 2, kept)
+    found = {each.name: each for each in gguf.GGUFReader(str(tmp_path / "m.gguf")).tensors}
+    assert len(found) == len(kept.matrices) + 2 * 3
+
+    def values(name: str) -> Any:
+        return gguf.quants.dequantize(found[name].data, found[name].tensor_type)
+
+    gate_up = dequantize(kept.banks[1].matrices["gate_up"].expert(3))
+    np.testing.assert_array_equal(values("blk.1.ffn_gate_exps.weight")[3], gate_up[:256])
+    np.testing.assert_array_equal(values("blk.1.ffn_up_exps.weight")[3], gate_up[256:])
+    query = dequantize(kept.matrices["model.layers.1.self_attn.q_proj.weight"])
+    np.testing.assert_array_equal(values("blk.1.attn_q.weight"), query)
+
+
+@pytest.mark.slow
+def test_transformers_says_the_same_of_a_folder(files: Any, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="transformers needs torch")
+    transformers = pytest.importorskip("transformers", reason="the oracle")
+    source = Synthetic("tiny-moe", "bf16", locality=LOCALITY)
+    files.write_folder(tmp_path, "tiny-moe", 2, files.weights_of("tiny-moe", "bf16", 2, LOCALITY, source))
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path), dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    ids = LOCALITY.text(20, 3)
+    assert tokenizer(" ".join(f"w{each}" for each in ids))["input_ids"] == ids
+    with torch.no_grad():
+        theirs = torch.log_softmax(model(torch.tensor([ids])).logits[0, -1], -1)
+    sent: list[Up] = []
+    load = Load(config_path="", blob_paths={}, context_tokens=64, max_sequences=1, precision="f32")
+    with Engine(load, sent.append, source=source) as engine:
+        greedy = SamplingParams(temperature=0.0)
+        engine.generate(Generate(request_id=1, ids=ids, max_tokens=1, sampling=greedy, num_logprobs=10))
+        while engine.has_work:
+            engine.step()
+    found = next(each for each in sent if isinstance(each, Tokens)).logprobs
+    assert found is not None
+    for token, logprob in found[0].top:
+        assert logprob == pytest.approx(float(theirs[token]), abs=2e-3)
