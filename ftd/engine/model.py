@@ -16,6 +16,9 @@ from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
 from ftd.engine.state_pool import StatePool
 from ftd.engine.weights import Weights
+from ftd.kernels import cpu
+
+TILE_BYTES = 512 * 1024  # a little more than AMX_SCRATCH_BYTES of kernels/src/matmul.h
 
 
 class Model:
@@ -122,9 +125,12 @@ class Model:
 def workspace_needs(config: ModelConfig, max_sequences: int) -> tuple[int, int]:
     """Return the bytes of the graph's buffers: fixed (the logits), and for each token of the largest step.
 
-    The buffers are those of ``Blocks``, with as much again for activations that kernels keep quantised.
+    The buffers are those of ``Blocks``, with as much again for activations that kernels keep quantised;
+    fixed are also what products of AMX tiles keep for each thread.
     """
-    fixed = 4 * max_sequences * (config.vocab_size + config.hidden_size)
+    fixed = 4 * max_sequences * (config.vocab_size + config.hidden_size) + TILE_BYTES * len(
+        cpu.usable_cores()
+    )
     heads = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
     widths = 3 * config.hidden_size + heads + 2 * config.intermediate_size
     if config.experts is not None:
