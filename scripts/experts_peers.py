@@ -98,10 +98,10 @@ def served(folder: Path, slots: float, strategy: str, its: list[str]) -> Iterato
     try:
         deadline = time.monotonic() + 150
         while True:
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5) as answer:
-                    if json.load(answer)["status"] == "ok":
-                        break
+            url = f"http://127.0.0.1:{PORT}/health"
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+                if json.load(answer)["status"] == "ok":
+                    break
             if server.poll() is not None or time.monotonic() > deadline:
                 log.flush()
                 tail = Path(log.name).read_text(errors="replace")[-1500:]
