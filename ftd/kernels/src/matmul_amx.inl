@@ -17,7 +17,8 @@ struct alignas(64) TileConfig {
 };
 
 // Eight tiles of 16 rows of 64 bytes. Not on the stack: the compiler knows only of 8 bytes that the instruction reads.
-inline constexpr TileConfig TILE_CONFIG = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+inline constexpr TileConfig TILE_CONFIG = {
+    1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
 // Sixteen rows of one block: a tile [16][64], scales [16], mins [16].
 constexpr int64_t ROW_SCALES = 1024, ROW_MINS = 1088, ROW_RECORD = 1152;
@@ -25,7 +26,7 @@ static_assert(AMX_WEIGHT_BYTES == AMX_ROWS / 16 * AMX_BLOCKS * ROW_RECORD);
 
 inline void store_twice(__m256i codes, char* to) { _mm512_store_si512(to, _mm512_broadcast_i64x4(codes)); }
 
-// Unpacks blocks b0 .. b0 + count - 1 (b0 a multiple of 8) of rows row .. row + 15, records in the order of the tokens'.
+// Unpacks blocks b0 .. b0 + count - 1 (b0 a multiple of 8) of rows row .. row + 15; records lie as the tokens' do.
 template <int32_t FORMAT>
 void unpack_rows16(const Matrix& w, int64_t row, int64_t b0, int64_t count, char* records) {
     using C = Codes<FORMAT>;
@@ -60,10 +61,10 @@ void unpack_rows16(const Matrix& w, int64_t row, int64_t b0, int64_t count, char
 }
 
 // Adds `count` records of 16 rows times those of 16 tokens to sums [16 rows][16 tokens], which are zero if `fresh`. The
-// tile product of the next block is under way while one is scaled; half of the tokens to come, at `ahead`, is fetched.
+// tile products of the next blocks are under way while one is scaled. Half of the tokens to come, at `ahead`, is fetched.
 template <bool MINIMUMS>
 void tile_sums(const char* rows, const char* tokens, const char* ahead, int64_t count, bool fresh, float* sums) {
-    constexpr int64_t DEPTH = 1, HALF = TOKEN_RECORD / 2;
+    constexpr int64_t DEPTH = 2, HALF = TOKEN_RECORD / 2;
     asm volatile("" ::: "memory");  // tile loads do not tell the compiler what they read
     alignas(64) int32_t whole[2 * DEPTH][256];
     __m512 acc[16];
