@@ -211,7 +211,7 @@ class Stats(Message, frozen=True, kw_only=True, tag="stats"):
     ``expert_slots``: reads from a slot (hits), of experts copied into one (fills), of experts copied for one
     step (transient fills), and by the processor; steps that stage whole layers are not among these.
     ``expert_copied_bytes`` went to the card (staged ones too), ``expert_cpu_bytes`` were read by the
-    processor in ``expert_cpu_ns``. ``expert_split``: how many of 1, 2, … missing experts of one token are copied.
+    processor in ``expert_cpu_ns``. ``expert_split``: how many of 1, 2, … missing of one token are copied.
     """
 
     running: int
