@@ -99,7 +99,6 @@ class _Engine:
             and not self.is_doomed
             and spec.key == self.spec.key
             and spec.num_threads in (0, self.spec.num_threads)
-            and self.ready.device == "cpu"
         )
 
 
@@ -255,7 +254,7 @@ class ModelManager:
     def _loaded_row(self, engine: _Engine) -> LoadedModel:
         ready = engine.ready
         size = ready.weight_bytes + ready.kv_bytes + ready.workspace_bytes
-        if ready.device_bytes:
+        if ready.device_bytes and ready.memory.place:
             # Experts in slots are counted where they compute, not in host memory too
             memory = ready.memory
             size = ready.device_bytes + max(0, memory.host_expert_bytes - memory.slot_bytes)
