@@ -99,6 +99,7 @@ class _Engine:
             and not self.is_doomed
             and spec.key == self.spec.key
             and spec.num_threads in (0, self.spec.num_threads)
+            and self.ready.device == "cpu"
         )
 
 
@@ -254,7 +255,7 @@ class ModelManager:
     def _loaded_row(self, engine: _Engine) -> LoadedModel:
         ready = engine.ready
         size = ready.weight_bytes + ready.kv_bytes + ready.workspace_bytes
-        if ready.device_bytes and ready.memory.place:
+        if ready.device_bytes:
             # Experts in slots are counted where they compute, not in host memory too
             memory = ready.memory
             size = ready.device_bytes + max(0, memory.host_expert_bytes - memory.slot_bytes)

@@ -63,11 +63,6 @@ class Placed:
         return self.on_device.num_bytes, self.on_device.has_experts
 
     @property
-    def can_stay(self) -> bool:
-        """Whether another graph can be recorded over the same weights."""
-        return self.on_device is None or self.files is not None
-
-    @property
     def read(self) -> tuple[int, int]:
         """Bytes read and the nanoseconds that it took, when recording has ended."""
         if self.is_kept:
@@ -105,14 +100,10 @@ def place(source: loader.Source, device: Device, sizes: Sizes, progress: loader.
 
 
 class Kept:
-    """A model that is loaded, as a source: its weights stay where they are.
+    """A model that is loaded, as a source: its weights stay where they are."""
 
-    experts: what the pool of those that a card does not hold left.
-    """
-
-    def __init__(self, config: FtwConfig, placed: Placed, experts: Any = None) -> None:
+    def __init__(self, config: FtwConfig, placed: Placed) -> None:
         self.config = config
-        self.experts = experts
         self.placed = replace(placed, is_kept=True)
 
     def outline(self) -> Weights:

@@ -57,7 +57,7 @@ class Device:
     free_bytes: Callable[[], int]
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
-    make_experts: Callable[[ExpertNeeds, int, int, str, Any], Any] | None = None
+    make_experts: Callable[[ExpertNeeds, int, int, str], Any] | None = None
     make_weights: Callable[[Any, int, int], Any] | None = None
     make_ring: Callable[[], Any] | None = None
     used_bytes: Callable[[], int] | None = None
@@ -68,14 +68,6 @@ class Device:
     def copies_weights(self) -> bool:
         """Whether weights are copied there."""
         return self.make_weights is not None
-
-    def release(self) -> None:
-        """Give memory that nobody uses back to the device, so that ``free_bytes`` sees it."""
-        if self.name == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
 
     def arena(self, num_bytes: int) -> MakePages:
         """Return what makes pages of memory that is allocated at once, where rounding each would cost."""
@@ -217,11 +209,10 @@ def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
 
 
-def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
-    from ftd.kernels.expert_places import PoolConfig
-    from ftd.kernels.expert_pool import ExpertPool
+def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str], Any]:
+    from ftd.kernels.expert_pool import ExpertPool, PoolConfig
 
-    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str, kept: Any) -> ExpertPool:
+    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str) -> ExpertPool:
         config = PoolConfig(
             num_layers=needs.num_layers,
             num_experts=needs.num_experts,
@@ -232,7 +223,7 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
             policy="decayed" if policy == "ftd" else "lru",
             whole_layers=policy == "paper",
         )
-        return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device, kept)
+        return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device)
 
     return make
 

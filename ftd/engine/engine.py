@@ -18,13 +18,15 @@ from types import TracebackType
 import msgspec
 
 from ftd import log
-from ftd.engine import answers, card_experts, card_loader, loader, model_config, report, sizing
+from ftd.engine import card_experts, card_loader, loader, model_config, report, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
 from ftd.engine.messages import (
     Embed,
+    Failed,
+    Finished,
     Generate,
     Load,
     Ready,
@@ -96,10 +98,7 @@ class Engine:
         self.weights = self._placed.weights
         # The thread that answers a card is one of the pool's; this one needs a core of its own
         self.threads = Pool(load.num_threads or self.device.num_threads())
-        kept_experts = source.experts if isinstance(source, card_loader.Kept) else None
-        make_graph, self._experts = card_experts.make(
-            self.device, sizes, self.config, load, self.threads, kept_experts
-        )
+        make_graph, self._experts = card_experts.make(self.device, sizes, self.config, load, self.threads)
         self.model = Model(
             self.config,
             self.weights,
@@ -160,20 +159,17 @@ class Engine:
     def grown(self, load: Load) -> "Engine":
         """Return an engine with the window that ``load`` names over the same weights; this one has ended.
 
-        Slots of experts give way to keys and values; the hottest stay. Raises InvalidRequest while there is
-        work, OutOfMemory where the window does not fit.
+        Raises InvalidRequest while there is work or where the weights are on a card, OutOfMemory.
         """
-        if self.has_work or not self._placed.can_stay:
-            raise InvalidRequest("the window grows only between requests, with weights that stay")
+        if self.has_work or self.device.name != "cpu":
+            raise InvalidRequest("the window grows only between requests, with weights in host memory")
         self.threads.close()
-        experts, self._experts = None if self._experts is None else self._experts.pool.leave(), None
-        kept = card_loader.Kept(self._file_config, self._placed, experts)
-        del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages, self._device_chooser
+        placed, grammars = self._placed, self._grammars
+        del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages
         gc.collect()  # keys and values of the old window are free before the new ones are measured
-        self.device.release()
         load = msgspec.structs.replace(load, device=self.device.name)
-        engine = Engine(load, self._send, source=kept)
-        engine._grammars = self._grammars
+        engine = Engine(load, self._send, source=card_loader.Kept(self._file_config, placed))
+        engine._grammars = grammars
         return engine
 
     @property
@@ -359,7 +355,7 @@ class Engine:
     def _finish_ended(self, now_ns: int) -> None:
         for sequence in self._scheduler.take_finished():
             sequence.finished_ns = now_ns
-            finished = answers.finished(sequence)
+            finished = _finished(sequence)
             if sequence.is_embedding:
                 ended = self._embedder.finish(sequence, finished)
                 if ended is not None:
@@ -369,7 +365,7 @@ class Engine:
             if sequence.constraint is not None:
                 sequence.constraint.close()
             failure = self._failures.pop(sequence.request_id, None)
-            self._send(finished if failure is None else answers.failed(failure, sequence.request_id))
+            self._send(finished if failure is None else failed(failure, sequence.request_id))
 
     def _check_new(self, request_id: int) -> None:
         if request_id < 0 or request_id in self._request_ids:
@@ -382,9 +378,7 @@ class Engine:
 
     def _ready(self, precision: str) -> None:
         used_bytes = 0 if self.device.used_bytes is None else self.device.used_bytes()
-        self._memory = report.found(
-            self._memory, used_bytes, [] if self._experts is None else self._experts.notes()
-        )
+        self._memory = report.found(self._memory, used_bytes, [])
         message = Ready(
             context_tokens=self.plan.context_tokens,
             weight_bytes=self.weights.num_bytes,
@@ -397,13 +391,45 @@ class Engine:
             device_bytes=report.total(self._memory) if self.device.name == "cuda" else 0,
             memory=self._memory,
         )
-        report.loaded(
-            message,
-            architecture=self.config.architecture,
-            precision=precision,
-            device=self.device.label,
-            sequences=self.plan.max_sequences,
-            pages=self.plan.num_pages,
-            gb_per_s=self.read_bytes / max(1, self.read_ns),
+        logger.info(
+            log.fields(
+                "load done",
+                architecture=self.config.architecture,
+                precision=precision,
+                device=self.device.label,
+                context_tokens=message.context_tokens,
+                sequences=self.plan.max_sequences,
+                pages=self.plan.num_pages,
+                weight_bytes=message.weight_bytes,
+                kv_bytes=message.kv_bytes,
+                workspace_bytes=message.workspace_bytes,
+                threads=message.num_threads,
+                seconds=self.load_ns / 1e9,
+                gb_per_s=self.read_bytes / max(1, self.read_ns),
+            )
         )
         self._send(message)
+
+
+def failed(exc: FtdError, request_id: int | None = None) -> Failed:
+    """Return the message that carries ``exc`` to the daemon."""
+    return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
+
+
+def _finished(sequence: Sequence) -> Finished:
+    """Return the message that ends a request; durations of phases it never reached are 0."""
+    end_ns = sequence.finished_ns
+    admitted_ns = sequence.admitted_ns or end_ns
+    first_ns = sequence.first_token_ns or end_ns
+    assert sequence.finish_reason is not None
+    return Finished(
+        request_id=sequence.request_id,
+        reason=sequence.finish_reason,
+        prompt_tokens=sequence.prompt_len,
+        cached_tokens=sequence.cached_len,
+        output_tokens=sequence.output_len,
+        queue_ns=admitted_ns - sequence.arrival_ns,
+        prefill_ns=first_ns - admitted_ns,
+        decode_ns=end_ns - first_ns,
+        shifted_tokens=sequence.num_shifted,
+    )

@@ -67,7 +67,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
 class Grow(Message, frozen=True, kw_only=True, tag="grow"):
     """Make the window larger without reading the weights again; answered by Ready or Failed.
 
-    Only between requests. The prefix cache begins anew; on a card slots of experts make room.
+    Only between requests, and where the weights lie in host memory. The prefix cache begins anew.
     """
 
     context_tokens: int

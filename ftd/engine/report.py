@@ -7,7 +7,7 @@ import msgspec
 
 from ftd import log
 from ftd.engine.devices import Device
-from ftd.engine.messages import Load, Memory, Ready
+from ftd.engine.messages import Load, Memory
 from ftd.engine.sizing import Sizes
 
 logger = logging.getLogger(__name__)
@@ -68,19 +68,3 @@ def found(memory: Memory, used_bytes: int, notes: list[str]) -> Memory:
     elif used_bytes:
         logger.info(log.fields("memory taken", **fields))
     return msgspec.structs.replace(memory, used_bytes=used_bytes, notes=notes)
-
-
-def loaded(message: Ready, **fields: Any) -> None:
-    """Log what was loaded. fields: what the message does not say."""
-    logger.info(
-        log.fields(
-            "load done",
-            **fields,
-            context_tokens=message.context_tokens,
-            weight_bytes=message.weight_bytes,
-            kv_bytes=message.kv_bytes,
-            workspace_bytes=message.workspace_bytes,
-            threads=message.num_threads,
-            seconds=message.load_ns / 1e9,
-        )
-    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ftd.kernels.host_lock import HostLocks
+from ftd.kernels import host_lock
 
 BUFFER_BYTES = 4 << 20
 # Twice the threads that read: as many are copied
@@ -26,10 +26,7 @@ class UploadRing:
         self._is_card = device != "cpu"
         area = mmap.mmap(-1, buffer_bytes * num_buffers, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory = torch.from_numpy(np.frombuffer(area, np.uint8))
-        self._locks = HostLocks()
-        if self._is_card:
-            # Copies from memory that is not locked are slower, and right
-            self._locks.add(self._memory)
+        self._is_locked = self._is_card and host_lock.lock(self._memory.data_ptr(), len(self._memory)) is None
         self._stream = torch.cuda.Stream() if self._is_card else None  # type: ignore[no-untyped-call]
         self._free: queue.Queue[tuple[torch.Tensor, torch.cuda.Event | None]] = queue.Queue()
         for buffer in torch.split(self._memory, buffer_bytes):
@@ -53,7 +50,9 @@ class UploadRing:
         """Wait for all copies and free the buffers; nobody is in ``send``."""
         if self._stream is not None:
             self._stream.synchronize()
-        self._locks.close()
+        if self._is_locked:
+            host_lock.unlock(self._memory.data_ptr())
+            self._is_locked = False
 
     def _copy(self, buffer: torch.Tensor, pieces: Pieces) -> "torch.cuda.Event | None":
         if self._stream is None:
