@@ -23,7 +23,7 @@ from ftd.config import Config
 from ftd.daemon.load_spec import LoadSpec, load_message
 from ftd.daemon.runner import WORKER_COMMAND, Runner
 from ftd.daemon.spare import Runners
-from ftd.engine.messages import Memory, Ready, Stats
+from ftd.engine.messages import Ready, Stats
 from ftd.errors import Busy, EngineError, FtdError
 from ftd.names import ModelName
 from ftd.units import FOREVER_NS
@@ -45,7 +45,6 @@ class LoadedModel:
     expires_at: float | None
     is_loading: bool
     pid: int | None
-    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +254,6 @@ class ModelManager:
     def _loaded_row(self, engine: _Engine) -> LoadedModel:
         ready = engine.ready
         size = ready.weight_bytes + ready.kv_bytes + ready.workspace_bytes
-        if ready.device_bytes:
-            # Experts in slots are counted where they compute, not in host memory too
-            memory = ready.memory
-            size = ready.device_bytes + max(0, memory.host_expert_bytes - memory.slot_bytes)
         return LoadedModel(
             spec=engine.spec,
             size_bytes=size,
@@ -267,7 +262,6 @@ class ModelManager:
             expires_at=_later(engine.keep_alive_ns) if engine.num_leases else engine.expires_at,
             is_loading=False,
             pid=engine.runner.pid,
-            memory=ready.memory,
         )
 
     async def _serve(self) -> None:

@@ -127,6 +127,12 @@ class CardExperts:
             "expert_split": self.pool.quota_of_one()[1 : self._num_chosen + 1],
         }
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the slots less those of the banks: what lies on the card instead of all experts."""
+        moved: int = self.pool.num_bytes - self.pool.bank_bytes
+        return moved
+
 
 def make(
     device: Device, sizes: Sizes, config: ModelConfig, load: Load, threads: Pool

@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 from ftd import log
-from ftd.engine import card_experts, card_loader, loader, model_config, report, sizing
+from ftd.engine import card_experts, card_loader, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
@@ -93,7 +93,6 @@ class Engine:
         kept = source.placed.kept_bytes if isinstance(source, card_loader.Kept) else (0, False)
         self.device, sizes = sizing.place(load, sizing.Model(file_config, self.config, source.outline, *kept))
         self.plan = sizes.plan
-        self._memory = report.planned(self.device, sizes, load)
         self._placed = card_loader.place(source, self.device, sizes, progress)
         self.weights = self._placed.weights
         # The thread that answers a card is one of the pool's; this one needs a core of its own
@@ -376,9 +375,14 @@ class Engine:
             wrong = next(token for token in ids if not 0 <= token < self.config.vocab_size)
             raise InvalidRequest(f"token id must be between 0 and {self.config.vocab_size - 1}: {wrong}")
 
+    def _device_bytes(self) -> int:
+        """Return what lies on a card: all but the experts that slots cannot hold."""
+        if self.device.name != "cuda":
+            return 0
+        size: int = self.weights.num_bytes + self.model.kv_pool.num_bytes + self.model.workspace_bytes
+        return size if self._experts is None else size + self._experts.moved_bytes
+
     def _ready(self, precision: str) -> None:
-        used_bytes = 0 if self.device.used_bytes is None else self.device.used_bytes()
-        self._memory = report.found(self._memory, used_bytes, [])
         message = Ready(
             context_tokens=self.plan.context_tokens,
             weight_bytes=self.weights.num_bytes,
@@ -388,8 +392,7 @@ class Engine:
             device=self.device.name,
             load_ns=self.load_ns,
             kernels=dispatch.describe("cpu" if self.device.name == "cpu" else "cuda"),
-            device_bytes=report.total(self._memory) if self.device.name == "cuda" else 0,
-            memory=self._memory,
+            device_bytes=self._device_bytes(),
         )
         logger.info(
             log.fields(

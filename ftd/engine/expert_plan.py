@@ -60,16 +60,13 @@ def paper_quota(copy_rate: float, read_rate: float, max_misses: int) -> list[int
     return [min(misses, max(1, round(misses * part))) for misses in range(max_misses + 1)]
 
 
-def all_fit(needs: ExpertNeeds, free_bytes: int) -> bool:
-    """Return whether ``free_bytes`` hold all experts."""
-    return needs.num_bytes <= free_bytes
-
-
-def num_slots(needs: ExpertNeeds, free_bytes: int) -> int:
-    """Return how many slots ``free_bytes`` hold beside those that are staged.
+def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:
+    """Return how many slots ``free_bytes`` hold beside those that are staged; None where all experts fit.
 
     Raises OutOfMemory if two layers do not fit, which a prefill stages.
     """
+    if needs.num_bytes <= free_bytes:
+        return None
     staged = 2 * needs.num_experts
     places = max(free_bytes, 0) // needs.record_bytes
     if places < staged:
@@ -78,4 +75,4 @@ def num_slots(needs: ExpertNeeds, free_bytes: int) -> int:
             f"not enough device memory for experts: two layers of them need {wanted}, {free} is left",
             "raise FTD_GPU_MEMORY, lower num_ctx or FTD_NUM_PARALLEL, or set FTD_DEVICE=cpu",
         )
-    return min(places - staged, needs.num_layers * needs.num_experts)
+    return places - staged

@@ -141,30 +141,6 @@ class Unload(Message, frozen=True, kw_only=True, tag="unload"):
     """End the engine process after the current step."""
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a loaded model lies and what it takes there, as planned. ``used_bytes``: measured, all of the
-    process; 0 on the processor. ``budget_bytes``: what it was allowed (0: what is free).
-
-    place, reason: the device, and why it was chosen if nobody asked for it. overhead: of a card's driver and
-    kernels. Of ``experts`` that a card does not hold: slots for some, with those that stage layers
-    ``slot_bytes``, and all of them in host memory. notes: what people should know.
-    """
-
-    place: str = ""
-    reason: str = ""
-    weight_bytes: int = 0
-    kv_bytes: int = 0
-    workspace_bytes: int = 0
-    overhead_bytes: int = 0
-    slots: int = 0
-    slot_bytes: int = 0
-    experts: int = 0
-    host_expert_bytes: int = 0
-    used_bytes: int = 0
-    budget_bytes: int = 0
-    notes: list[str] = []
-
-
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The model is loaded; sizes are those in force, ``device_bytes`` is what of them lies on a card."""
 
@@ -177,7 +153,6 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     load_ns: int
     kernels: dict[str, str]
     device_bytes: int = 0
-    memory: Memory = Memory()
 
 
 class Progress(Message, frozen=True, kw_only=True, tag="progress"):

@@ -30,14 +30,11 @@ class Sizes:
     num_slots: int = 0
 
     @property
-    def staged_bytes(self) -> int:
-        """Bytes of the slots for two whole layers, which the plan counts as overhead."""
-        return 0 if self.experts is None else _staged_bytes(self.experts)
-
-    @property
     def slot_bytes(self) -> int:
         """Bytes of all slots, staged ones too."""
-        return 0 if self.experts is None else self.num_slots * self.experts.record_bytes + self.staged_bytes
+        if self.experts is None:
+            return 0
+        return (self.num_slots + 2 * self.experts.num_experts) * self.experts.record_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,8 @@ def place(load: Load, model: Model) -> tuple[Device, Sizes]:
 def decide(load: Load, model: Model, device: Device) -> Sizes:
     """Decide from the model, the window and the free memory. Raises OutOfMemory, with the numbers."""
     available = device.free_bytes() + model.kept_bytes
-    budgets = {"cuda": load.device_memory_bytes, "cpu": load.host_memory_bytes}
-    if budget := budgets.get(device.name, 0):
+    budget = load.device_memory_bytes if device.name == "cuda" else load.host_memory_bytes
+    if device.name != "interpreter" and budget:
         available = min(available, budget)
     weight_bytes = sum(blob.size for blob in model.file_config.blobs)
     needs = _expert_needs(model.file_config)
@@ -83,14 +80,16 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
         return Sizes(_plan(load, model, device, weight_bytes, available, workspace))
     dense_bytes = weight_bytes - expert_bytes(model.file_config)
     made = _plan(load, model, device, dense_bytes, available, workspace)
-    if expert_plan.all_fit(needs, available - made.total_bytes):
+    if expert_plan.num_slots(needs, available - made.total_bytes) is None:
         return Sizes(made)
     if model.has_all_experts:
         raise OutOfMemory("not enough device memory to keep all experts there", "load the model again")
     _check_host(load, needs.num_bytes)
-    staged = _staged_bytes(needs)
+    staged = 2 * needs.num_experts * needs.record_bytes
     made = _plan(load, model, device, dense_bytes, available, workspace, staged)
-    return Sizes(made, needs, expert_plan.num_slots(needs, available - made.total_bytes + staged))
+    num_slots = expert_plan.num_slots(needs, available - made.total_bytes + staged)
+    assert num_slots is not None
+    return Sizes(made, needs, num_slots)
 
 
 def _plan(
@@ -128,10 +127,6 @@ def _plan(
         prefill_chunk_tokens=load.prefill_chunk_tokens or device.chunk_tokens or plan.DEFAULT_CHUNK_TOKENS,
         whole_prompts=config.is_encoder,
     )
-
-
-def _staged_bytes(needs: ExpertNeeds) -> int:
-    return 2 * needs.num_experts * needs.record_bytes
 
 
 def _check_host(load: Load, num_bytes: int) -> None:
