@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
 from ftd import log
-from ftd.engine import card_experts, card_loader, loader, model_config, sizing
+from ftd.engine import card_experts, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
@@ -90,18 +88,19 @@ class Engine:
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
         self._file_config = file_config
-        kept = source.placed.kept_bytes if isinstance(source, card_loader.Kept) else (0, False)
-        self.device, sizes = sizing.place(load, sizing.Model(file_config, self.config, source.outline, *kept))
+        resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
+        self.device, sizes = sizing.place(load, file_config, self.config, resident_bytes)
         self.plan = sizes.plan
-        self._placed = card_loader.place(source, self.device, sizes, progress)
-        self.weights = self._placed.weights
+        loaded = source.read(progress)
+        self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
+        self.weights = loaded.weights
         # The thread that answers a card is one of the pool's; this one needs a core of its own
         self.threads = Pool(load.num_threads or self.device.num_threads())
         make_graph, self._experts = card_experts.make(self.device, sizes, self.config, load, self.threads)
         self.model = Model(
             self.config,
-            self.weights,
-            self._placed.graph(make_graph),
+            loaded.weights,
+            make_graph,
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -110,16 +109,15 @@ class Engine:
             max_sequences=self.plan.max_sequences,
             max_logits=self.plan.max_sequences,
             precision=load.precision,
-            make_pages=self.device.arena(self.plan.kv_bytes + self.plan.state_bytes),
+            make_pages=self.device.make_pages,
             num_state_slots=max(1, self.plan.num_state_slots),
         )
         if self._experts is not None:
             self._experts.split()
-        self.read_bytes, self.read_ns = self._placed.read
-        if unused := self.weights.unused():
+        if unused := loaded.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
-        if self.device.name == "cuda" and self._placed.files is None:
-            self.weights.release()
+        if self.device.name == "cuda":
+            loaded.weights.release()
         self._pages = PagePool(self.plan.num_pages)
         slots = StateSlots.over(self.model.state_pool, self.plan)
         self._prefix_cache = PrefixCache(self._pages, self.plan.page_size, slots.drop if slots else None)
@@ -152,7 +150,6 @@ class Engine:
         self._grammars.close()
         if self._experts is not None:
             self._experts.pool.close()
-        self._placed.close()
         self.threads.close()
 
     def grown(self, load: Load) -> "Engine":
@@ -163,11 +160,10 @@ class Engine:
         if self.has_work or self.device.name != "cpu":
             raise InvalidRequest("the window grows only between requests, with weights in host memory")
         self.threads.close()
-        placed, grammars = self._placed, self._grammars
+        weights, grammars = self.weights, self._grammars
         del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages
         gc.collect()  # keys and values of the old window are free before the new ones are measured
-        load = msgspec.structs.replace(load, device=self.device.name)
-        engine = Engine(load, self._send, source=card_loader.Kept(self._file_config, placed))
+        engine = Engine(load, self._send, source=loader.Resident(self._file_config, weights))
         engine._grammars = grammars
         return engine
 

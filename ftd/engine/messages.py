@@ -40,11 +40,9 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
 
     blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one
     request, ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free
-    memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most that the
-    process takes there; ``host_memory_bytes``: most of the host's for weights, or experts that a card does
-    not hold, and what sequences keep (0: what is free). ``prefill_chunk_tokens``: prompt tokens of one step
-    (0: what is free, what suits the device). ``experts``: what becomes of those that a card does not hold:
-    auto, fill, cpu or split=F (F are fetched).
+    memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
+    there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
+    ``experts``: what becomes of those that a card does not hold: auto, fill, cpu or split=F (F are fetched).
     ``experts_policy``: which of them stay there, see ``expert_plan.POLICIES``.
     """
 
@@ -58,7 +56,6 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     prefill_chunk_tokens: int = 0
     device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
     device_memory_bytes: int = 0
-    host_memory_bytes: int = 0
     experts: str = "auto"
     experts_policy: str = "ftd"
     debug_checks: bool = False

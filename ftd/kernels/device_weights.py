@@ -1,11 +1,9 @@
 """The weights of one model on a device: each is uploaded once, however often programs are recorded over them.
 
-Dense ones share one allocation that is as large as all of them, and so do experts: nothing is lost to
-rounding. Bytes get there through an ``Upload``, which may bring them later: they are there when ``finish``
-returns.
+Small ones share one allocation that is as large as all of them, so that nothing is lost to rounding. Bytes
+get there through an ``Upload``, which may bring them later: they are there when ``finish`` returns.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -14,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.errors import OutOfMemory
-from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix, Place
+from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.quant import ExpertBank, OnlyMatrix, QuantMatrix
 
 T = TypeVar("T")
@@ -23,10 +21,13 @@ _ALIGNMENT = 256
 
 
 class Upload(Protocol):
-    """Brings bytes of host memory, whose addresses stay what they are, to a device."""
+    """Brings bytes of the host to a device."""
 
-    def put(self, source: NDArray[np.uint8], target: torch.Tensor) -> bool:
-        """Promise that ``target`` [N] u8 equals ``source`` [N] after ``finish``; False: it cannot."""
+    # Whether host memory keeps its addresses until the model is unloaded, so that they name weights
+    is_lasting: bool
+
+    def put(self, source: NDArray[np.uint8], target: torch.Tensor) -> None:
+        """Make ``target`` [N] u8 equal ``source`` [N], at the latest in ``finish``."""
         ...
 
     def finish(self) -> None:
@@ -34,20 +35,30 @@ class Upload(Protocol):
         ...
 
 
+class CopyNow:
+    """Copies at once from memory that may go away."""
+
+    is_lasting = False
+
+    def put(self, source: NDArray[np.uint8], target: torch.Tensor) -> None:
+        """Copy."""
+        target.copy_(torch.from_numpy(source))
+
+    def finish(self) -> None:
+        """Do nothing: all is there."""
+
+
 class DeviceWeights:
     """Owns the weights on ``device``; matrices and banks are found by where they lie in host memory.
 
-    upload: what brings them; without one they are copied at once, and forgotten when recording has ended.
-
-    dense_bytes, expert_bytes: what these take together; what does not fit is allocated alone.
+    arena_bytes: what all dense weights take together; those that do not fit there are allocated alone.
     """
 
-    def __init__(
-        self, device: str, upload: Upload | None = None, dense_bytes: int = 0, expert_bytes: int = 0
-    ) -> None:
+    def __init__(self, device: str, upload: Upload | None = None, arena_bytes: int = 0) -> None:
         self.device = device
-        self._upload = upload
-        self._dense, self._experts = _Arena(dense_bytes, device), _Arena(expert_bytes, device)
+        self._upload: Upload = upload or CopyNow()
+        self._arena = allocate(lambda: torch.empty(arena_bytes, dtype=torch.uint8, device=device))
+        self._arena_used = 0
         self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
         self._banks: dict[tuple[int, int], tuple[ExpertBank, DeviceBank]] = {}
         self.num_bytes = 0
@@ -56,7 +67,7 @@ class DeviceWeights:
         """Return ``weights``, stacked, on the device."""
         key = tuple(weight.planes[0].__array_interface__["data"][0] for weight in weights)
         if key not in self._matrices:
-            placed = allocate(lambda: DeviceMatrix.upload(weights, self.device, self._in(self._dense)))
+            placed = allocate(lambda: DeviceMatrix.upload(weights, self.device, self._place))
             self._matrices[key] = weights, placed
             self.num_bytes += sum(each.num_bytes for each in weights)
         return self._matrices[key][1]
@@ -67,60 +78,35 @@ class DeviceWeights:
         array = first.matrix.planes[0] if isinstance(first, OnlyMatrix) else bank.records
         key = array.__array_interface__["data"][0], bank.layer
         if key not in self._banks:
-            arena = self._dense if isinstance(first, OnlyMatrix) else self._experts
-            placed = allocate(lambda: DeviceBank.upload(bank, self.device, self._in(arena)))
+            placed = allocate(lambda: DeviceBank.upload(bank, self.device, self._place))
             self._banks[key] = bank, placed
             self.num_bytes += bank.records.nbytes or sum(each.num_bytes for each in placed.matrices.values())
         return self._banks[key][1]
 
-    @property
-    def has_experts(self) -> bool:
-        """Whether there are banks of several experts."""
-        return any(bank.num_experts > 1 for _, bank in self._banks.values())
-
     def finish(self) -> None:
         """Return when all bytes are there; forget host memory whose addresses name nothing."""
-        if self._upload is not None:
-            self._upload.finish()
-            return
-        self._matrices.clear()
-        self._banks.clear()
+        self._upload.finish()
+        if not self._upload.is_lasting:
+            self._matrices.clear()
+            self._banks.clear()
 
-    def _in(self, arena: "_Arena") -> Place:
-        """Return what takes memory of ``arena`` for arrays, and has them brought there."""
+    def _place(self, parts: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
+        """Return memory for ``parts`` [rows, bytes], one below the other, and have them brought there."""
+        rows, width = sum(len(part) for part in parts), parts[0].shape[1]
+        target = self._take(rows * width)
+        start = 0
+        for part in parts:
+            flat = np.ascontiguousarray(part).reshape(-1)
+            self._upload.put(flat, target[start : start + flat.nbytes])
+            start += flat.nbytes
+        return target.view(rows, width)
 
-        def place(parts: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
-            rows, width = sum(len(part) for part in parts), parts[0].shape[1]
-            target, start = arena.take(rows * width), 0
-            for part in parts:
-                flat = np.ascontiguousarray(part).reshape(-1)
-                place_of = target[start : start + flat.nbytes]
-                if self._upload is None or not self._upload.put(flat, place_of):
-                    with warnings.catch_warnings():
-                        # Of memory that may not be written; nobody does
-                        warnings.simplefilter("ignore", UserWarning)
-                        place_of.copy_(torch.from_numpy(flat))
-                start += flat.nbytes
-            return target.view(rows, width)
-
-        return place
-
-
-class _Arena:
-    """One allocation that is given away in parts."""
-
-    def __init__(self, num_bytes: int, device: str) -> None:
-        self._device = device
-        self._memory = allocate(lambda: torch.empty(num_bytes, dtype=torch.uint8, device=device))
-        self._used = 0
-
-    def take(self, num_bytes: int) -> torch.Tensor:
-        """Return [num_bytes] u8, of its own where there is no room."""
-        end = self._used + num_bytes
-        if end > len(self._memory):
-            return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-        taken = self._memory[self._used : end]
-        self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
+    def _take(self, num_bytes: int) -> torch.Tensor:
+        end = self._arena_used + num_bytes
+        if end > len(self._arena):
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+        taken = self._arena[self._arena_used : end]
+        self._arena_used = -(-end // _ALIGNMENT) * _ALIGNMENT
         return taken
 
 

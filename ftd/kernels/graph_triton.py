@@ -26,7 +26,6 @@ from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_runner import Runner
 from ftd.kernels.cuda_states import StateOps
-from ftd.kernels.cuda_step import StepMemory
 from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
@@ -272,17 +271,13 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def finish(self) -> None:
         """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
         self._refuse_finished()
-        program = self._place()
+        program = fuse(self._program)
+        self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
+        self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
         self._memory.forget()
         if self._experts is not None:
             self._experts.start()
         self._runner = Runner(program, self._limits, self._block_sizes, self._memory.device)
-
-    def measure(self) -> int:
-        """Return the bytes that ``finish`` would have taken; on ``meta`` they are only counted."""
-        self._refuse_finished()
-        self._place()
-        return self.num_bytes + StepMemory.count(self._limits)
 
     def run(
         self,
@@ -333,13 +328,6 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def num_bytes(self) -> int:
         """Bytes of all buffers and step arrays (of workspaces alone until finished)."""
         return self._memory.buffer_bytes + (0 if self._runner is None else self._runner.num_bytes)
-
-    def _place(self) -> list[Op]:
-        """Fuse the program and give what it touches memory; return it."""
-        program = fuse(self._program)
-        self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
-        self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
-        return program
 
     def _can_stack(self, outs: tuple[DeviceBuffer, ...], weights: list[QuantMatrix]) -> bool:
         if len(outs) == 1:
