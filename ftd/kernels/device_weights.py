@@ -42,8 +42,6 @@ class CopyNow:
 
     def put(self, source: NDArray[np.uint8], target: torch.Tensor) -> None:
         """Copy."""
-        if not source.flags.writeable:  # torch warns of it, though nobody writes
-            source = source.copy()
         target.copy_(torch.from_numpy(source))
 
     def finish(self) -> None:
