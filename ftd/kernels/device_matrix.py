@@ -6,12 +6,11 @@ expert's weight lies in the slot that ``DeviceBank.slot_of`` names. Planes keep 
     planes[i]  [R, rows, items]    rows and items as in ``quant``; contiguous in a slot, any stride between
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ftd.kernels.quant import FORMATS, ExpertBank, OnlyMatrix, QuantMatrix
 
@@ -23,8 +22,6 @@ DTYPES: dict[str, torch.dtype] = {
     "i1": torch.int8,
     "u1": torch.uint8,
 }
-# Returns device memory [rows, bytes] that has, or will have, the bytes of arrays one below the other
-Place = Callable[[Sequence[NDArray[np.uint8]]], torch.Tensor]
 # Triton reads vectors of 16 bytes where it knows that addresses are multiples of 16.
 ALIGNMENT = 16
 
@@ -38,13 +35,8 @@ class DeviceMatrix:
     planes: tuple[torch.Tensor, ...]
 
     @classmethod
-    def upload(
-        cls, matrices: Sequence[QuantMatrix], device: str, place: Place | None = None
-    ) -> "DeviceMatrix":
-        """Copy ``matrices`` of one format and K to ``device``, stacked along N, into one slot.
-
-        place: what allocates and copies instead.
-        """
+    def upload(cls, matrices: Sequence[QuantMatrix], device: str) -> "DeviceMatrix":
+        """Copy ``matrices`` of one format and K to ``device``, stacked along N, into one slot."""
         first = matrices[0]
         columns = first.shape[1]
         if any(each.format != first.format or each.shape[1] != columns for each in matrices):
@@ -53,9 +45,9 @@ class DeviceMatrix:
             raise ValueError(f"{first.format} matrices share scales between rows and cannot be stacked")
         planes = []
         for i, plane in enumerate(FORMATS[first.format].planes):
-            parts = [each.planes[i].view(np.uint8) for each in matrices]
-            tensor = place(parts) if place else torch.from_numpy(np.concatenate(parts)).to(device)
-            planes.append(tensor.view(DTYPES[plane.dtype]).unsqueeze(0))
+            rows = np.concatenate([each.planes[i].view(np.uint8) for each in matrices])
+            tensor = torch.from_numpy(rows).to(device).view(DTYPES[plane.dtype])
+            planes.append(tensor.unsqueeze(0))
         return cls(first.format, (sum(each.shape[0] for each in matrices), columns), tuple(planes))
 
     @classmethod
@@ -99,13 +91,13 @@ class DeviceBank:
     slot_of: torch.Tensor
 
     @classmethod
-    def upload(cls, bank: ExpertBank, device: str, place: Place | None = None) -> "DeviceBank":
-        """Copy all records of ``bank``; expert e lies in slot e. place: as for a matrix."""
+    def upload(cls, bank: ExpertBank, device: str) -> "DeviceBank":
+        """Copy all records of ``bank``; expert e lies in slot e."""
         matrices = {}
-        slots = place([bank.records]) if place else torch.from_numpy(bank.records).to(device)
+        slots = torch.from_numpy(bank.records).to(device)
         for role, matrix in bank.matrices.items():
             if isinstance(matrix, OnlyMatrix):
-                matrices[role] = DeviceMatrix.upload([matrix.matrix], device, place)
+                matrices[role] = DeviceMatrix.upload([matrix.matrix], device)
             else:
                 matrices[role] = DeviceMatrix.in_slots(slots, matrix.format, matrix.shape, matrix.offsets)
         return cls(bank.layer, matrices, torch.arange(bank.num_experts, dtype=torch.int32, device=device))

@@ -26,7 +26,6 @@ from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_runner import Runner
 from ftd.kernels.cuda_states import StateOps
-from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace
@@ -58,7 +57,6 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         precision: Literal["fast", "f32"] = "fast",
         device: str = "cuda",
         experts: ExpertPool | None = None,
-        weights: DeviceWeights | None = None,
     ) -> None:
         self._experts = experts
         self._limits = Limits(
@@ -71,7 +69,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         if precision not in ("fast", "f32"):
             raise ValueError(f"precision must be fast or f32, got {precision!r}")
         self._precision = precision
-        self._memory = DeviceMemory(self._limits, precision, device, weights)
+        self._memory = DeviceMemory(self._limits, precision, device)
         self._runner: Runner | None = None
         self._program: list[Op] = []
         self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
