@@ -27,7 +27,8 @@ from ftd.daemon import prompt as prompts
 from ftd.daemon.answer import AnswerText
 from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
-from ftd.daemon.manager import Lease, ModelManager
+from ftd.daemon.loaded import Lease
+from ftd.daemon.manager import ModelManager
 from ftd.daemon.metrics import Metrics
 from ftd.daemon.modelinfo import ModelInfo
 from ftd.daemon.prompt import Prompt

@@ -16,11 +16,11 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 from ftd import log, units
 from ftd.config import Config
 from ftd.daemon.load_spec import LoadSpec, load_message
+from ftd.daemon.loaded import Lease, LoadedEngine, LoadedModel, Waiter
 from ftd.daemon.runner import WORKER_COMMAND, Runner
 from ftd.daemon.spare import Runners
 from ftd.engine.messages import Ready, Stats
@@ -34,83 +34,15 @@ STATS_S = 1.0
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """One row of ``ps``. ``expires_at`` is seconds since the epoch, None for never."""
-
-    spec: LoadSpec
-    size_bytes: int
-    size_vram_bytes: int
-    context_tokens: int
-    expires_at: float | None
-    is_loading: bool
-    pid: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to use an engine until released. ``context_tokens`` is the window of one request on it."""
-
-    runner: Runner
-    context_tokens: int
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    spec: LoadSpec
-    keep_alive_ns: int | None
-    granted: "asyncio.Future[_Engine]"
-
-
-@dataclass(slots=True, eq=False)
-class _Engine:
-    """A runner and how long it stays. ``is_doomed``: idle, about to be unloaded, serves nobody."""
-
-    spec: LoadSpec
-    runner: Runner
-    keep_alive_ns: int
-    asked_tokens: int
-    max_sequences: int
-    num_leases: int = 0
-    is_doomed: bool = False
-    timer: asyncio.TimerHandle | None = None
-    expires_at: float | None = None
-
-    @property
-    def ready(self) -> Ready:
-        assert self.runner.ready is not None
-        return self.runner.ready
-
-    def serves(self, spec: LoadSpec) -> bool:
-        """A smaller or absent window is served by what is loaded; a larger one is not."""
-        return (
-            self.runner.is_alive
-            and not self.is_doomed
-            and spec.key == self.spec.key
-            and spec.needed_tokens <= max(self.asked_tokens, self.ready.context_tokens)
-            and spec.num_threads in (0, self.spec.num_threads)
-        )
-
-    def can_grow_for(self, spec: LoadSpec) -> bool:
-        """Whether a larger window is all that ``spec`` wants and this engine lacks; it must be idle."""
-        return (
-            self.runner.is_alive
-            and not self.is_doomed
-            and spec.key == self.spec.key
-            and spec.num_threads in (0, self.spec.num_threads)
-            and self.ready.device == "cpu"
-        )
-
-
 class ModelManager:
     """Owner of the engine. Made and used on one event loop; ``start`` before use, ``close`` at the end."""
 
     def __init__(self, config: Config, command: Sequence[str] = WORKER_COMMAND) -> None:
         self._config = config
         self.new_runners = Runners(command, config.server.log_level)
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._wake = asyncio.Event()
-        self._engine: _Engine | None = None
+        self._engine: LoadedEngine | None = None
         self._loading: tuple[LoadSpec, Runner, int] | None = None
         self._runners: set[Runner] = set()
         self._task: asyncio.Task[None] | None = None
@@ -143,11 +75,11 @@ class ModelManager:
             self._release(engine)
 
     @staticmethod
-    def _window(engine: _Engine, spec: LoadSpec) -> int:
+    def _window(engine: LoadedEngine, spec: LoadSpec) -> int:
         window = engine.ready.context_tokens
         return min(window, spec.needed_tokens) if spec.needed_tokens else window
 
-    async def _acquire(self, spec: LoadSpec, keep_alive_ns: int | None) -> _Engine:
+    async def _acquire(self, spec: LoadSpec, keep_alive_ns: int | None) -> LoadedEngine:
         max_queue = self._config.server.max_queue
         engine = self._engine
         if engine is not None and not self._waiters and engine.serves(spec):
@@ -157,7 +89,7 @@ class ModelManager:
             return engine
         if len(self._waiters) >= max_queue:
             raise Busy(BUSY_TEXT)
-        waiter = _Waiter(spec, keep_alive_ns, asyncio.get_running_loop().create_future())
+        waiter = Waiter(spec, keep_alive_ns, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         self._wake.set()
         try:
@@ -170,7 +102,7 @@ class ModelManager:
                 self._waiters.remove(waiter)
             raise
 
-    def _grant(self, engine: _Engine, keep_alive_ns: int | None) -> None:
+    def _grant(self, engine: LoadedEngine, keep_alive_ns: int | None) -> None:
         engine.num_leases += 1
         if keep_alive_ns is not None:
             engine.keep_alive_ns = keep_alive_ns
@@ -178,13 +110,13 @@ class ModelManager:
             engine.timer.cancel()
             engine.timer = None
 
-    def _release(self, engine: _Engine) -> None:
+    def _release(self, engine: LoadedEngine) -> None:
         engine.num_leases -= 1
         if engine.num_leases == 0:
             self._start_clock(engine)
         self._wake.set()
 
-    def _start_clock(self, engine: _Engine) -> None:
+    def _start_clock(self, engine: LoadedEngine) -> None:
         if engine.keep_alive_ns == 0:
             self._doom(engine)
         elif engine.keep_alive_ns == FOREVER_NS:
@@ -194,7 +126,7 @@ class ModelManager:
             engine.expires_at = time.time() + seconds
             engine.timer = asyncio.get_running_loop().call_later(seconds, self._doom, engine)
 
-    def _doom(self, engine: _Engine) -> None:
+    def _doom(self, engine: LoadedEngine) -> None:
         engine.is_doomed = True
         self._wake.set()
 
@@ -251,7 +183,7 @@ class ModelManager:
             )
         return rows
 
-    def _loaded_row(self, engine: _Engine) -> LoadedModel:
+    def _loaded_row(self, engine: LoadedEngine) -> LoadedModel:
         ready = engine.ready
         size = ready.weight_bytes + ready.kv_bytes + ready.workspace_bytes
         return LoadedModel(
@@ -296,8 +228,8 @@ class ModelManager:
             await self._unload(engine)
         return True
 
-    def _grant_queued(self, engine: _Engine) -> None:
-        left: deque[_Waiter] = deque()
+    def _grant_queued(self, engine: LoadedEngine) -> None:
+        left: deque[Waiter] = deque()
         for waiter in self._waiters:
             if not waiter.granted.done() and engine.serves(waiter.spec):
                 self._grant(engine, waiter.keep_alive_ns)
@@ -306,7 +238,7 @@ class ModelManager:
                 left.append(waiter)
         self._waiters = left
 
-    async def _unload(self, engine: _Engine) -> None:
+    async def _unload(self, engine: LoadedEngine) -> None:
         self._engine = None
         if engine.timer is not None:
             engine.timer.cancel()
@@ -320,7 +252,7 @@ class ModelManager:
         """Return the largest window that anybody who waits for this model wants."""
         return max(waiter.spec.needed_tokens for waiter in self._waiters if waiter.spec.key == spec.key)
 
-    async def _grow(self, engine: _Engine, head: _Waiter) -> None:
+    async def _grow(self, engine: LoadedEngine, head: Waiter) -> None:
         """Make the window of an idle engine larger; if it cannot it is gone, and the next turn loads anew."""
         self._engine = None
         if engine.timer is not None:
@@ -336,16 +268,16 @@ class ModelManager:
             return
         finally:
             self._loading = None
-        self._serve_with(_Engine(spec, runner, engine.keep_alive_ns, window, engine.max_sequences))
+        self._serve_with(LoadedEngine(spec, runner, engine.keep_alive_ns, window, engine.max_sequences))
         self._log_load(spec, ready, time.monotonic() - started)
 
-    def _serve_with(self, engine: _Engine) -> None:
+    def _serve_with(self, engine: LoadedEngine) -> None:
         self._engine = engine
         self._grant_queued(engine)
         if engine.num_leases == 0:
             self._start_clock(engine)
 
-    async def _load(self, head: _Waiter) -> None:
+    async def _load(self, head: Waiter) -> None:
         spec, config = head.spec, self._config
         message = load_message(spec, config.engine, self._needed_tokens(spec))
         runner = self.new_runners.make(self._wake.set)
@@ -364,7 +296,7 @@ class ModelManager:
         self._loading = None
         # Who is granted sets its own; when everybody left, the model stays for the next try.
         keep_alive_ns = config.server.keep_alive_ns
-        engine = _Engine(spec, runner, keep_alive_ns, message.context_tokens, message.max_sequences)
+        engine = LoadedEngine(spec, runner, keep_alive_ns, message.context_tokens, message.max_sequences)
         self._log_load(spec, ready, time.monotonic() - started)
         self._serve_with(engine)
 
@@ -389,7 +321,7 @@ class ModelManager:
             self._refuse(waiter, error)
 
     @staticmethod
-    def _refuse(waiter: _Waiter, error: FtdError) -> None:
+    def _refuse(waiter: Waiter, error: FtdError) -> None:
         if not waiter.granted.done():
             waiter.granted.set_exception(error)
 

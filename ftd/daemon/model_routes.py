@@ -11,7 +11,7 @@ from ftd.api import jsontext
 from ftd.api.jsontext import Fields
 from ftd.daemon import modelinfo
 from ftd.daemon.catalog import parse_model_name
-from ftd.daemon.manager import LoadedModel
+from ftd.daemon.loaded import LoadedModel
 from ftd.daemon.middleware import is_anthropic
 from ftd.daemon.responses import object_response, plain_object_response, read_body
 from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services

@@ -16,23 +16,12 @@ from pathlib import Path
 from types import TracebackType
 
 from ftd import log
-from ftd.engine import card_experts, loader, model_config, sizing
+from ftd.engine import answers, card_experts, loader, model_config, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
-from ftd.engine.messages import (
-    Embed,
-    Failed,
-    Finished,
-    Generate,
-    Load,
-    Ready,
-    Stats,
-    Tokens,
-    Up,
-    Vocabulary,
-)
+from ftd.engine.messages import Embed, Generate, Load, Ready, Stats, Up, Vocabulary
 from ftd.engine.model import Model
 from ftd.engine.models import families
 from ftd.engine.pages import PagePool
@@ -276,14 +265,7 @@ class Engine:
         for sequence, token in emitted:
             if sequence.first_token_ns == 0:
                 sequence.first_token_ns = now_ns
-            logprob = choices.logprobs.get(sequence.request_id)
-            self._send(
-                Tokens(
-                    request_id=sequence.request_id,
-                    ids=[token],
-                    logprobs=None if logprob is None else [logprob],
-                )
-            )
+            self._send(answers.tokens(sequence, token, choices.logprobs.get(sequence.request_id)))
         self._finish_ended(now_ns)
         started_ns = max(running.started_ns, self._last_end_ns)
         if running.has_prefill:
@@ -350,7 +332,7 @@ class Engine:
     def _finish_ended(self, now_ns: int) -> None:
         for sequence in self._scheduler.take_finished():
             sequence.finished_ns = now_ns
-            finished = _finished(sequence)
+            finished = answers.finished(sequence)
             if sequence.is_embedding:
                 ended = self._embedder.finish(sequence, finished)
                 if ended is not None:
@@ -360,7 +342,7 @@ class Engine:
             if sequence.constraint is not None:
                 sequence.constraint.close()
             failure = self._failures.pop(sequence.request_id, None)
-            self._send(finished if failure is None else failed(failure, sequence.request_id))
+            self._send(finished if failure is None else answers.failed(failure, sequence.request_id))
 
     def _check_new(self, request_id: int) -> None:
         if request_id < 0 or request_id in self._request_ids:
@@ -408,27 +390,3 @@ class Engine:
             )
         )
         self._send(message)
-
-
-def failed(exc: FtdError, request_id: int | None = None) -> Failed:
-    """Return the message that carries ``exc`` to the daemon."""
-    return Failed(kind=type(exc).__name__, message=exc.message, hint=exc.hint, request_id=request_id)
-
-
-def _finished(sequence: Sequence) -> Finished:
-    """Return the message that ends a request; durations of phases it never reached are 0."""
-    end_ns = sequence.finished_ns
-    admitted_ns = sequence.admitted_ns or end_ns
-    first_ns = sequence.first_token_ns or end_ns
-    assert sequence.finish_reason is not None
-    return Finished(
-        request_id=sequence.request_id,
-        reason=sequence.finish_reason,
-        prompt_tokens=sequence.prompt_len,
-        cached_tokens=sequence.cached_len,
-        output_tokens=sequence.output_len,
-        queue_ns=admitted_ns - sequence.arrival_ns,
-        prefill_ns=first_ns - admitted_ns,
-        decode_ns=end_ns - first_ns,
-        shifted_tokens=sequence.num_shifted,
-    )

@@ -15,8 +15,9 @@ import time
 import msgspec
 
 from ftd import log
+from ftd.engine.answers import failed
 from ftd.engine.channel import Channel, Disconnected
-from ftd.engine.engine import Engine, failed
+from ftd.engine.engine import Engine
 from ftd.engine.messages import (
     Cancel,
     Down,
