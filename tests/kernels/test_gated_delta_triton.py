@@ -1,5 +1,6 @@
 """gated_delta's Triton kernel against the reference: steps of several sequences, odd shapes, padding."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,21 +108,6 @@ def test_keys_that_are_all_alike(device: str, rng: np.random.Generator, alike: f
     close(kept, case.state)
 
 
-def test_steps_that_end_with_a_chunk_give_the_bits_of_one(device: str, rng: np.random.Generator) -> None:
-    case = Case(rng, (1, 2, 16, 24), (150,))
-    out, kept = case.run(device)
-    whole = case.qkv, case.a, case.b
-    parts = []
-    for first, last in ((0, 64), (64, 128), (128, 150)):
-        case.qkv, case.a, case.b = (each[first:last] for each in whole)
-        case.starts = np.array([0, last - first], np.int32)
-        case.positions = np.arange(first, last, dtype=np.int32)
-        part, case.state = case.run(device)
-        parts.append(part)
-    np.testing.assert_array_equal(np.concatenate(parts), out)
-    np.testing.assert_array_equal(case.state, kept)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [(64, 64), (128, 128), (256, 128), (128, 192), (96, 80)])
 @pytest.mark.parametrize("lengths", [(1000,), (17, 600, 64), (511, 1, 513)])
@@ -146,12 +132,13 @@ def test_padding_is_inert(device: str, rng: np.random.Generator) -> None:
     close(kept, case.state)
 
 
-def test_one_step_or_several_give_the_same(device: str, rng: np.random.Generator) -> None:
-    case = Case(rng, (1, 2, 16, 24), (7,))
+@pytest.mark.parametrize("ends", [(3, 4, 7), (64, 128, 150)], ids=["token by token", "at the ends of chunks"])
+def test_steps_give_the_bits_of_one(device: str, rng: np.random.Generator, ends: tuple[int, ...]) -> None:
+    case = Case(rng, (1, 2, 16, 24), (ends[-1],))
     out, kept = case.run(device)
     whole = case.qkv, case.a, case.b
     parts = []
-    for first, last in ((0, 3), (3, 4), (4, 7)):
+    for first, last in pairwise((0, *ends)):
         case.qkv, case.a, case.b = (each[first:last] for each in whole)
         case.starts = np.array([0, last - first], np.int32)
         case.positions = np.arange(first, last, dtype=np.int32)
