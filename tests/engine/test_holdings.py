@@ -8,7 +8,7 @@ from ftd.engine.holdings import Holdings
 from ftd.engine.pages import PagePool
 from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.sequence import Sequence, Status
-from tests.engine.test_scheduler import make_plan
+from tests.engine.scheduling import make_plan
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftd.engine.batch import Batch
-from tests.engine.test_scheduler import Engine, check_texts, make_plan, workloads
+from tests.engine.scheduling import Engine, check_texts, make_plan, workloads
 
 
 class AheadEngine(Engine):

@@ -20,7 +20,7 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
 from ftd.engine.slots import PROMPT_TAIL, StateSlots
-from tests.engine.test_scheduler import PROMPTS, Engine, alone, alone_shifting, make_plan, workloads
+from tests.engine.scheduling import PROMPTS, Engine, alone, alone_shifting, make_plan, workloads
 
 NUM_SLOTS = 5
 
