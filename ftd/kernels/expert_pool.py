@@ -139,7 +139,7 @@ class ExpertPool:
             raise ValueError(f"records of layer {bank.layer} are {list(bank.records.shape)}")
         with warnings.catch_warnings():
             # Of memory that may not be written; nobody does
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             records = torch.from_numpy(bank.records)
         self._pin(records)
         self._banks.append(records)
