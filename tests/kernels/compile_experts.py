@@ -1,4 +1,4 @@
-"""Run by test_compile_triton: compiles what mixtures of experts and recurrent layers launch for real shapes.
+"""Run by test_compile_triton: compiles what mixtures of experts launch for real shapes.
 
 With an argument, only the formats that it names, separated by commas.
 """
@@ -9,16 +9,13 @@ import torch
 import triton_compiler
 
 from ftd.kernels import expert_ffn_triton
-from ftd.kernels.causal_conv_triton import causal_conv
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect, publish
 from ftd.kernels.fill_triton import fill
-from ftd.kernels.gated_delta_triton import gated_delta
 from ftd.kernels.quant import FORMATS
 from ftd.kernels.residency_triton import Placement, Residency, access, advance
 from ftd.kernels.route_topk_triton import route_topk
-from ftd.kernels.sigmoid_gate_triton import sigmoid_gate
 
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 64
@@ -73,33 +70,6 @@ def residency() -> None:
         fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20)
 
 
-def recurrent() -> None:
-    """Compile the layers of Qwen3-Next."""
-    places = [torch.zeros(count, dtype=torch.int32) for count in (3, 40, 2, 2)]
-    for tokens in (2, 40):
-        qkv = torch.zeros((tokens, 8192), dtype=torch.bfloat16)
-        starts, positions, slots, kv_len = places[0], places[1][:tokens], places[2], places[3]
-        conv = torch.zeros((4, 3, 8192))
-        causal_conv(qkv, torch.zeros((8192, 4)), conv, starts, positions, slots, kv_len=kv_len)
-        rates, head = torch.zeros((tokens, 32)), torch.zeros(32)
-        state = torch.zeros((4, 32, 128, 128))
-        gated_delta(
-            qkv,
-            rates,
-            rates,
-            head,
-            head,
-            state,
-            16,
-            starts,
-            positions,
-            slots,
-            kv_len=kv_len,
-            out=qkv[:, 4096:],
-        )
-    sigmoid_gate(qkv, qkv)
-
-
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
     expert_ffn_triton._is_interpreted = lambda _: False
@@ -109,7 +79,6 @@ def main() -> None:
     route_topk(torch.zeros((2, 128)), 8)
     route_topk(torch.zeros((2, 256)), 8, "sigmoid", bias=torch.zeros(256), num_groups=8, top_groups=4)
     residency()
-    recurrent()
     for kernel, (registers, stack) in triton_compiler.compiled.items():
         if stack > FEW_BYTES:
             print(f"{stack} bytes, {registers} registers: {kernel}")

@@ -5,6 +5,7 @@ import torch
 import triton_compiler
 
 from ftd.kernels.attention_triton import prefill_blocks
+from ftd.kernels.causal_conv_triton import causal_conv
 from ftd.kernels.gated_delta_triton import gated_delta
 from ftd.kernels.gelu_triton import gelu
 from ftd.kernels.head_linear_triton import head_linear
@@ -18,6 +19,7 @@ from ftd.kernels.latent_norm_triton import latent_norm
 from ftd.kernels.latent_store_triton import latent_store
 from ftd.kernels.layer_norm_triton import layer_norm
 from ftd.kernels.position_embedding_triton import last_positions, position_embedding
+from ftd.kernels.sigmoid_gate_triton import sigmoid_gate
 
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 32
@@ -31,6 +33,33 @@ def delta(key_heads: int, heads: int, channels: int, rows: torch.dtype) -> None:
     rates, state = torch.zeros((128, heads)), torch.zeros((2, heads, channels, channels))
     places = [torch.tensor(each, dtype=torch.int32) for each in ([0, 128], [0] * 128, [0])]
     gated_delta(qkv, rates, rates, rates[0], rates[0], state, key_heads, *places)
+
+
+def recurrent() -> None:
+    """Compile the layers of Qwen3-Next."""
+    places = [torch.zeros(count, dtype=torch.int32) for count in (3, 40, 2, 2)]
+    for tokens in (2, 40):
+        qkv = torch.zeros((tokens, 8192), dtype=torch.bfloat16)
+        starts, positions, slots, kv_len = places[0], places[1][:tokens], places[2], places[3]
+        conv = torch.zeros((4, 3, 8192))
+        causal_conv(qkv, torch.zeros((8192, 4)), conv, starts, positions, slots, kv_len=kv_len)
+        rates, head = torch.zeros((tokens, 32)), torch.zeros(32)
+        state = torch.zeros((4, 32, 128, 128))
+        gated_delta(
+            qkv,
+            rates,
+            rates,
+            head,
+            head,
+            state,
+            16,
+            starts,
+            positions,
+            slots,
+            kv_len=kv_len,
+            out=qkv[:, 4096:],
+        )
+    sigmoid_gate(qkv, qkv)
 
 
 def latent(heads: int, rows: torch.dtype, pages: torch.dtype) -> None:
@@ -68,6 +97,7 @@ def encoder() -> None:
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
     delta(16, 32, 128, torch.bfloat16)
+    recurrent()
     latent(128, torch.bfloat16, torch.float16)
     latent(16, torch.bfloat16, torch.float16)
     latent(16, torch.float32, torch.float32)
