@@ -94,7 +94,7 @@ class DeviceBank:
     def upload(cls, bank: ExpertBank, device: str) -> "DeviceBank":
         """Copy all records of ``bank``; expert e lies in slot e."""
         matrices = {}
-        slots = torch.from_numpy(bank.records).to(device)
+        slots = torch.tensor(bank.records, device=device)
         for role, matrix in bank.matrices.items():
             if isinstance(matrix, OnlyMatrix):
                 matrices[role] = DeviceMatrix.upload([matrix.matrix], device)
