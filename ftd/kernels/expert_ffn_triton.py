@@ -147,7 +147,10 @@ class _Step(NamedTuple):
         return {"EARLY": True, "launch_pdl": True} if starts else {"EARLY": False}
 
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
-        """Return how to launch ``kernel``; a step of fp8_b128's columns lies in one of its blocks."""
+        """Return how to launch ``kernel``.
+
+        A step of fp8_b128's columns lies in one of its blocks; f32 has twice the bytes that the table means.
+        """
         tokens = self.ids.shape[0]
         is_vector = (
             tokens == 1 and not self.is_exact and all(each.format in VECTOR_FORMATS for each in weights)
@@ -160,8 +163,10 @@ class _Step(NamedTuple):
         launch = LAUNCHES["default"][
             kernel, "vector" if is_vector else which, min(each.bits for each in weights)
         ]
-        is_fp8 = any(each.format == "fp8_b128" for each in weights)
-        return launch._replace(bk=min(launch.bk, 128)) if is_fp8 else launch
+        formats = {each.format for each in weights}
+        if "f32" in formats:
+            return launch._replace(bk=launch.bk // 2)
+        return launch._replace(bk=min(launch.bk, 128)) if "fp8_b128" in formats else launch
 
     def groups(self, block: int) -> tuple[int, dict[str, object]]:
         """Return the number of groups, and how kernels find the pairs of one."""

@@ -15,7 +15,7 @@ import pytest
     [
         ("compile_attention.py", []),
         ("compile_products.py", ["q4_0,q6_k"]),
-        ("compile_experts.py", ["bf16,q4_0"]),
+        ("compile_experts.py", ["bf16,f32,q4_0"]),
         ("compile_families.py", []),
     ],
 )

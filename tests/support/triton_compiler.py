@@ -23,6 +23,8 @@ from triton.runtime.jit import JITFunction, KernelInterface
 assert not os.environ.get("TRITON_INTERPRET"), "the interpreter compiles nothing"
 
 compiled: dict[str, tuple[int, int]] = {}
+# What a program may take of a multiprocessor's shared memory
+MOST_SHARED_BYTES = 227 * 1024
 _DUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -56,6 +58,8 @@ def _compile(self: Any, grid: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> None:
         kernel = JITFunction.run(self, *args, grid=grid, warmup=True, **kwargs)
         constants = " ".join(f"{name}={value}" for name, value in kwargs.items())
+        shared = kernel.metadata.shared
+        assert shared <= MOST_SHARED_BYTES, f"{shared} bytes of shared memory: {self.fn.__name__} {constants}"
         compiled[f"{self.fn.__module__}.{self.fn.__name__} {constants}"] = _resources(kernel.asm["cubin"])
 
     return call
