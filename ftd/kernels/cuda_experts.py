@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from ftd.kernels.cuda_program import DeviceBuffer, Op
+from ftd.kernels.cuda_program import DeviceBuffer, Op, Product, RmsNorm
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.router_triton import MAX_TOKENS, router
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +44,53 @@ class Route(Op):
             kv_index=step.kv_index,
             ids=self.routing.ids[:num],
             weights=self.routing.weights[:num],
+        )
+
+
+@dataclass(eq=False)
+class Router(Op):
+    """The norm of x, the router's product of it and the choice: one kernel for few tokens."""
+
+    READS, WRITES, EXACT = ("x",), ("normed", "logits"), ("logits",)
+    norm: RmsNorm
+    product: Product
+    route: Route
+    arrivals: torch.Tensor
+
+    @property
+    def x(self) -> DeviceBuffer:
+        """What is normalised."""
+        return self.norm.x
+
+    @property
+    def normed(self) -> DeviceBuffer:
+        """What the experts read."""
+        return self.norm.out
+
+    @property
+    def logits(self) -> DeviceBuffer:
+        """Nobody reads them but the choice."""
+        return self.route.logits
+
+    def run(self, step: DeviceStep) -> None:
+        num, routing = step.num_tokens, self.route.routing
+        if num > MAX_TOKENS:
+            for op in (self.norm, self.product, self.route):
+                op.run(step)
+            return
+        router(
+            self.x.rows(step),
+            (self.norm.weight, self.norm.eps),
+            self.product.weight,
+            self.product.bias,
+            routing.num_chosen,
+            *self.route.options,
+            kv_index=step.kv_index,
+            normed=self.normed.rows(step),
+            logits=self.logits.rows(step),
+            arrivals=self.arrivals[:num],
+            ids=routing.ids[:num],
+            weights=routing.weights[:num],
         )
 
 

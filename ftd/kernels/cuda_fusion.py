@@ -2,6 +2,7 @@
 
     norm heads, rotate q and k, store K and V   ─▶ QkvPost
     gate and up, then their activation          ─▶ GatedProduct
+    norm, the router's product, the choice      ─▶ Router
     experts, then x += their sum                ─▶ Experts(add)
     x += y, then the norm of x                  ─▶ AddNorm
     the norm of x, then one product of it       ─▶ Product(norm)
@@ -12,7 +13,9 @@ Results that no op reads (hidden states, logits) are never among them.
 
 from dataclasses import replace
 
-from ftd.kernels.cuda_experts import Experts
+import torch
+
+from ftd.kernels.cuda_experts import Experts, Route, Router
 from ftd.kernels.cuda_program import (
     Add,
     AddNorm,
@@ -27,11 +30,12 @@ from ftd.kernels.cuda_program import (
     RmsNorm,
     Rope,
 )
+from ftd.kernels.router_triton import FORMATS, MAX_TOKENS
 
 
 def fuse(program: list[Op]) -> list[Op]:
     """Return a program of fewer launches that leaves the same results."""
-    for rule in (_qkv_post, _gated, _expert_sum, _add_norm, _norm_product):
+    for rule in (_qkv_post, _gated, _router, _expert_sum, _add_norm, _norm_product):
         fused: list[Op] = []
         position = 0
         while position < len(program):
@@ -109,6 +113,23 @@ def _gated(program: list[Op], start: int) -> tuple[list[Op], int] | None:
         return None
     fused = GatedProduct(gate.out, product.x, product.weight, gate.activation, product.precision)
     return [fused], 2
+
+
+def _router(program: list[Op], start: int) -> tuple[list[Op], int] | None:
+    """Fuse a norm with the router's product and the choice of experts; the experts read the norm too."""
+    if start + 2 >= len(program):
+        return None
+    norm, product, route = program[start : start + 3]
+    if not isinstance(norm, RmsNorm) or not isinstance(product, Product) or not isinstance(route, Route):
+        return None
+    if product.x is not norm.out or product.outs != [route.logits] or product.add:
+        return None
+    if norm.weight.shape[0] != norm.x.width or norm.x is norm.out or product.weight.format not in FORMATS:
+        return None
+    if not _is_dead(route.logits, program[start + 3 :]):
+        return None
+    arrivals = torch.zeros(MAX_TOKENS, dtype=torch.int32, device=route.routing.ids.device)
+    return [Router(norm, product, route, arrivals)], 3
 
 
 def _expert_sum(program: list[Op], start: int) -> tuple[list[Op], int] | None:

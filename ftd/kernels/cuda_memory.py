@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ftd.errors import OutOfMemory
 from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
-from ftd.kernels.cuda_experts import Experts
+from ftd.kernels.cuda_experts import Experts, Router
 from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_workspace import Workspace
@@ -104,7 +104,8 @@ class DeviceMemory:
                 group, torch.split(wide, [each.width for each in group], 1), strict=True
             ):
                 each.tensor = columns
-        products = [op for op in program if isinstance(op, Product | GatedProduct)]
+        ops = [op.product if isinstance(op, Router) else op for op in program]
+        products = [op for op in ops if isinstance(op, Product | GatedProduct)]
         if products:
             weights = [op.weight for op in products]
             self.buffer_bytes += reserve(weights, self._limits.max_tokens, self._precision, self.device)

@@ -7,7 +7,6 @@ parts in a kernel of its own. Parts are added in the order of the choices: no re
 program came last, nor on other tokens.
 """
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.early_triton import early
 from ftd.kernels.expert_ffn_ref import ALPHA, check_bank
 from ftd.kernels.expert_groups_triton import group_pairs, num_blocks
 from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, gate_up_kernel
@@ -77,12 +77,6 @@ def _is_interpreted(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-@functools.cache
-def _can_start_early() -> bool:
-    """Return whether the card lets a kernel start before its predecessor ends."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-
-
 class _Weight(NamedTuple):
     """A role's weight as kernels take it: planes, items between rows and between slots, facts of it."""
 
@@ -143,8 +137,7 @@ class _Step(NamedTuple):
     @property
     def early(self) -> dict[str, bool]:
         """Whether kernels start before their predecessor ends."""
-        starts = not (self.is_grouped or _is_interpreted(self.ids)) and _can_start_early()
-        return {"EARLY": True, "launch_pdl": True} if starts else {"EARLY": False}
+        return {"EARLY": False} if self.is_grouped else early(self.ids)
 
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
         """Return how to launch ``kernel``.

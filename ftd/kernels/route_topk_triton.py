@@ -70,47 +70,25 @@ def _best_groups(
 
 
 @triton.jit
-def _route_topk(
+def choose_experts(
     # pointers
-    logits,
-    bias,
-    kv_index,
-    ids,
-    weights,
+    row, bias,
     # sizes
-    E,
-    scale,
-    # strides
-    logits_stride,
-    ids_stride,
-    weights_stride,
+    E, scale,
     # meta
-    K: tl.constexpr,
-    G: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    GROUP_TOP: tl.constexpr,
-    GROUPS: tl.constexpr,
-    MEMBERS: tl.constexpr,
-    CHOICES: tl.constexpr,
-    IS_SIGMOID: tl.constexpr,
-    RENORMALISE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_KV_INDEX: tl.constexpr,
-):
-    # ---- program ids
-    token = tl.program_id(0)
-    choice = tl.arange(0, CHOICES)
-    is_padding = False
-    if HAS_KV_INDEX:
-        is_padding = tl.load(kv_index + token) < 0
-
+    K: tl.constexpr, G: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr,
+    GROUPS: tl.constexpr, MEMBERS: tl.constexpr, CHOICES: tl.constexpr, IS_SIGMOID: tl.constexpr,
+    RENORMALISE: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Return ids [CHOICES] i32 and weights [CHOICES] f32 of the experts of one row of logits."""
     # ---- scores and ranks, [GROUPS, MEMBERS]
+    choice = tl.arange(0, CHOICES)
     member = tl.arange(0, MEMBERS)
     size = E // G
     index = tl.arange(0, GROUPS)[:, None] * size + member[None, :]
     is_known = (tl.arange(0, GROUPS) < G)[:, None] & (member < size)[None, :]
-    row = logits + token.to(tl.int64) * logits_stride
-    narrow = tl.load(row + index, mask=is_known, other=float("-inf"))
+    # Other programs may have written these: not from the first cache, which knows nothing of them.
+    narrow = tl.load(row + index, mask=is_known, other=float("-inf"), cache_modifier=".cg")
     wide = narrow.to(tl.float64)
     top = tl.max(tl.max(wide, axis=1), axis=0)
     total = tl.sum(tl.sum(tl.exp(wide - top), axis=1), axis=0)
@@ -134,7 +112,7 @@ def _route_topk(
 
     # ---- weights
     is_choice = choice < K
-    picked = tl.load(row + chosen, mask=is_choice, other=float("-inf")).to(tl.float64)
+    picked = tl.load(row + chosen, mask=is_choice, other=float("-inf"), cache_modifier=".cg").to(tl.float64)
     if RENORMALISE and not IS_SIGMOID:
         powers = tl.exp(picked - tl.max(picked, axis=0))
         result = powers / tl.sum(powers, axis=0)
@@ -142,12 +120,68 @@ def _route_topk(
         result = _scores(picked, top, total, IS_SIGMOID).to(tl.float64)
         if RENORMALISE:
             result = result / (tl.sum(tl.where(is_choice, result, 0.0), axis=0) + 1e-20)
-    result = (result * scale).to(tl.float32)
+    return chosen, (result * scale).to(tl.float32)
 
-    # ---- store
-    place = token.to(tl.int64)
-    tl.store(ids + place * ids_stride + choice, tl.where(is_padding, -1, chosen), mask=is_choice)
-    tl.store(weights + place * weights_stride + choice, tl.where(is_padding, 0.0, result), mask=is_choice)
+
+@triton.jit
+def store_choice(ids, weights, chosen, result, is_padding, K: tl.constexpr, CHOICES: tl.constexpr):
+    """Store what ``choose_experts`` returned for one token; a padding row chooses nothing."""
+    choice = tl.arange(0, CHOICES)
+    tl.store(ids + choice, tl.where(is_padding, -1, chosen), mask=choice < K)
+    tl.store(weights + choice, tl.where(is_padding, 0.0, result), mask=choice < K)
+
+
+@triton.jit
+def _route_topk(
+    # pointers
+    logits, bias, kv_index, ids, weights,
+    # sizes
+    E, scale,
+    # strides
+    logits_stride, ids_stride, weights_stride,
+    # meta
+    K: tl.constexpr, G: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr,
+    GROUPS: tl.constexpr, MEMBERS: tl.constexpr, CHOICES: tl.constexpr, IS_SIGMOID: tl.constexpr,
+    RENORMALISE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_KV_INDEX: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    is_padding = False
+    if HAS_KV_INDEX:
+        is_padding = tl.load(kv_index + token) < 0
+    chosen, result = choose_experts(
+        logits + token * logits_stride, bias, E, scale,
+        K, G, TOP_GROUPS, GROUP_TOP, GROUPS, MEMBERS, CHOICES, IS_SIGMOID, RENORMALISE, HAS_BIAS,
+    )  # fmt: skip
+    store_choice(
+        ids + token * ids_stride, weights + token * weights_stride, chosen, result, is_padding, K, CHOICES
+    )
+
+
+def choice_constants(
+    experts: int,
+    num_chosen: int,
+    scoring: str,
+    renormalise: bool,
+    bias: torch.Tensor | None,
+    num_groups: int,
+    top_groups: int,
+    group_top: int,
+) -> dict[str, int | bool]:
+    """Return the constants of ``choose_experts``; raise ValueError where it cannot choose so many."""
+    expect_range("experts", experts, experts, 1, MAX_EXPERTS)
+    expect_range("num_chosen", num_chosen, num_chosen, 1, MAX_CHOSEN)
+    return {
+        "K": num_chosen,
+        "G": num_groups,
+        "TOP_GROUPS": top_groups,
+        "GROUP_TOP": min(group_top, experts // num_groups),
+        "GROUPS": triton.next_power_of_2(num_groups),
+        "MEMBERS": triton.next_power_of_2(experts // num_groups),
+        "CHOICES": triton.next_power_of_2(num_chosen),
+        "IS_SIGMOID": scoring == "sigmoid",
+        "RENORMALISE": renormalise,
+        "HAS_BIAS": bias is not None,
+    }
 
 
 def route_topk(
@@ -173,8 +207,9 @@ def route_topk(
     """
     check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)
     tokens, experts = logits.shape
-    expect_range("experts", experts, experts, 1, MAX_EXPERTS)
-    expect_range("num_chosen", num_chosen, num_chosen, 1, MAX_CHOSEN)
+    constants = choice_constants(
+        experts, num_chosen, scoring, renormalise, bias, num_groups, top_groups, group_top
+    )
     if kv_index is not None:
         expect("kv_index", kv_index, "int32", (tokens,))
     if ids is None:
@@ -186,27 +221,8 @@ def route_topk(
     if tokens == 0:
         return ids, weights
     _route_topk[(tokens,)](
-        logits,
-        bias,
-        kv_index,
-        ids,
-        weights,
-        experts,
-        float(scale),
-        logits.stride(0),
-        ids.stride(0),
-        weights.stride(0),
-        K=num_chosen,
-        G=num_groups,
-        TOP_GROUPS=top_groups,
-        GROUP_TOP=min(group_top, experts // num_groups),
-        GROUPS=triton.next_power_of_2(num_groups),
-        MEMBERS=triton.next_power_of_2(experts // num_groups),
-        CHOICES=triton.next_power_of_2(num_chosen),
-        IS_SIGMOID=scoring == "sigmoid",
-        RENORMALISE=renormalise,
-        HAS_BIAS=bias is not None,
-        HAS_KV_INDEX=kv_index is not None,
-        num_warps=1,
-    )
+        logits, bias, kv_index, ids, weights, experts, float(scale),
+        logits.stride(0), ids.stride(0), weights.stride(0),
+        HAS_KV_INDEX=kv_index is not None, num_warps=1, **constants,
+    )  # fmt: skip
     return ids, weights

@@ -4,11 +4,12 @@ With an argument, only the formats that it names, separated by commas.
 """
 
 import sys
+from typing import Any
 
 import torch
 import triton_compiler
 
-from ftd.kernels import expert_ffn_triton
+from ftd.kernels import expert_ffn_triton, router_triton
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect, publish
@@ -16,6 +17,7 @@ from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import FORMATS
 from ftd.kernels.residency_triton import Placement, Residency, access, advance
 from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.router_triton import router
 
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 64
@@ -51,6 +53,27 @@ def experts_of(name: str) -> None:
         )
 
 
+def routers(tokens: int, experts: int, width: int, name: str, **options: Any) -> None:
+    """Compile the choice of experts, and norm, product and choice at once."""
+    x, kv_index = torch.zeros((tokens, width)), torch.zeros(tokens, dtype=torch.int32)
+    logits, weight = torch.zeros((tokens, experts)), torch.zeros((1, experts, width), dtype=DTYPES[name])
+    ids, weights = route_topk(logits, 8, **options)
+    router(
+        x,
+        (x[0], 1e-6),
+        DeviceMatrix("f32" if name == "<f4" else "bf16", (experts, width), (weight,)),
+        None,
+        8,
+        **options,
+        kv_index=kv_index,
+        normed=x.to(torch.bfloat16),
+        logits=logits,
+        arrivals=torch.zeros_like(kv_index),
+        ids=ids,
+        weights=weights,
+    )
+
+
 def residency() -> None:
     """Compile what experts beyond the card's memory need."""
     for tokens, slots in ((1, 1500), (16, 6144)):
@@ -73,11 +96,11 @@ def residency() -> None:
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
     expert_ffn_triton._is_interpreted = lambda _: False
-    expert_ffn_triton._can_start_early = lambda: True
+    expert_ffn_triton.early = router_triton.early = lambda _: {"EARLY": True, "launch_pdl": True}
     for name in sys.argv[1].split(",") if len(sys.argv) > 1 else FORMATS:
         experts_of(name)
-    route_topk(torch.zeros((2, 128)), 8)
-    route_topk(torch.zeros((2, 256)), 8, "sigmoid", bias=torch.zeros(256), num_groups=8, top_groups=4)
+    routers(1, 128, 2048, "<f4")
+    routers(2, 256, 7168, "<u2", scoring="sigmoid", bias=torch.zeros(256), num_groups=8, top_groups=4)
     residency()
     for kernel, (registers, stack) in triton_compiler.compiled.items():
         if stack > FEW_BYTES:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 import torch
+from banks import random_bank
 
 from ftd.kernels import cuda_program
 from ftd.kernels.cuda_fusion import fuse
@@ -96,6 +97,36 @@ def test_the_mlp_takes_three_launches_fewer() -> None:
     ]
     assert after == ["Embed", "GatedProduct", "Product", "AddNorm", "SelectRows"]
     assert isinstance(g._program[0], cuda_program.Embed)
+
+
+def record_experts(g: Any) -> tuple[Any, Any]:
+    """Norm, router, choice, experts, their sum."""
+    x, normed, logits, mixed = (g.buffer(width) for width in (32, 32, 8, 32))
+    g.embedding(x, matrix(8, 32, 1), 2.0)
+    g.rms_norm(normed, x, np.linspace(0.5, 1.5, 32, dtype=np.float32), 1e-5)
+    g.linear(logits, normed, matrix(8, 32, 2), np.linspace(-0.1, 0.1, 8, dtype=np.float32))
+    routing = g.route_topk(logits, 3)
+    g.expert_ffn(mixed, normed, routing, random_bank(np.random.default_rng(3), 8, 32, 32))
+    g.add(x, mixed)
+    out = g.logit_buffer(32)
+    g.select_logit_rows(out, x)
+    return routing, out
+
+
+def test_a_router_is_one_launch() -> None:
+    results = []
+    for g in graphs():
+        routing, out = record_experts(g)
+        if isinstance(g, CudaGraph):
+            names = [type(op).__name__ for op in fuse(g._program)]
+            assert names == ["Embed", "Router", "Experts", "SelectRows"]
+        g.finish()
+        g.run(*STEP)
+        results.append((*g.routed(routing), g.view(out).copy()))
+    (their_ids, their_weights, theirs), (ids, weights, ours) = results
+    np.testing.assert_array_equal(ids, their_ids)
+    np.testing.assert_allclose(weights, their_weights, rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_misuse_is_refused() -> None:
