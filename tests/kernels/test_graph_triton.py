@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 import torch
 from banks import random_bank
+from weights import random_matrix
 
 from ftd.kernels import cuda_program
 from ftd.kernels.cuda_fusion import fuse
@@ -97,6 +98,14 @@ def test_the_mlp_takes_three_launches_fewer() -> None:
     ]
     assert after == ["Embed", "GatedProduct", "Product", "AddNorm", "SelectRows"]
     assert isinstance(g._program[0], cuda_program.Embed)
+
+
+def test_a_norm_before_a_product_of_codes_stays_a_launch_of_its_own() -> None:
+    _, g = graphs()
+    x, normed, out = g.buffer(32), g.buffer(32), g.buffer(8)
+    g.rms_norm(normed, x, np.ones(32, np.float32), 1e-5)
+    g.linear(out, normed, random_matrix("q4_0", 8, 32, np.random.default_rng(1)))
+    assert [type(op).__name__ for op in fuse(g._program)] == ["RmsNorm", "Product"]
 
 
 def record_experts(g: Any) -> tuple[Any, Any]:
