@@ -7,6 +7,7 @@ whose words w0, w1, … are ids.
 import json
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ftd.engine.locality import Locality
 from ftd.engine.models import families
 from ftd.engine.models.blocks import Blocks
 from ftd.engine.synthetic import SHAPES, Synthetic, SyntheticWeights, _Counter
+from ftd.kernels.cpu import usable_cores
 from ftd.kernels.quant import ExpertBank, QuantMatrix
 
 ALIGNMENT = 32
@@ -212,7 +214,7 @@ def write_folder(folder: Path, shape: str, layers: int, kept: Kept) -> None:
         for name, matrix in kept.matrices.items()
     ]
     places = {name: "dense.safetensors" for name, _, _ in dense}
-    write_safetensors(folder / "dense.safetensors", dense, "BF16")
+    files = [("dense.safetensors", dense)]
     for layer, bank in enumerate(kept.banks):
         tensors = []
         for expert in range(len(bank.records)):
@@ -220,9 +222,10 @@ def write_folder(folder: Path, shape: str, layers: int, kept: Kept) -> None:
             for role, rows in zip(("gate", "up", "down"), (*np.split(gate_up, 2), down), strict=True):
                 name = f"model.layers.{layer}.mlp.experts.{expert}.{role}_proj.weight"
                 tensors.append((name, rows.shape, [rows]))
-        file = f"experts-{layer:02}.safetensors"
-        write_safetensors(folder / file, tensors, "BF16")
-        places |= {name: file for name, _, _ in tensors}
+        files.append((f"experts-{layer:02}.safetensors", tensors))
+        places |= {name: files[-1][0] for name, _, _ in tensors}
+    with ThreadPoolExecutor(len(usable_cores())) as threads:
+        list(threads.map(lambda each: write_safetensors(folder / each[0], each[1], "BF16"), files))
     index = {"metadata": {}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     config = {

@@ -31,6 +31,11 @@ from ftd.engine.locality import Locality
 from ftd.engine.synthetic import SHAPES, Synthetic
 
 PORT = 18433
+MAIN = "from freetoken.cli import main; import sys; sys.exit(main())"
+# For measuring the machine, and for loading
+START_S = 120
+# Decoded before a rate is measured; and where the first token is, whose text may come with the next one
+WARM_TOKENS, FEW_TOKENS = 32, 3
 
 
 # ---- llama.cpp
@@ -84,30 +89,33 @@ def fitting(kept: Kept, layers: int, gpu_memory: float) -> int:
 # ---- FreeToken
 
 
-@contextlib.contextmanager
-def served(folder: Path, slots: float, strategy: str, its: list[str]) -> Iterator[None]:
-    """Serve a folder; ends the server."""
+def environment() -> dict[str, str]:
+    """Return the environment of its processes."""
     packages = os.environ["FTD_PEER_FREETOKEN"]
     paths = os.pathsep.join(part for part in (packages, os.environ.get("PYTHONPATH", "")) if part)
-    command = [sys.executable, "-c", "from freetoken.cli import main; import sys; sys.exit(main())", "serve"]
+    return {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+
+
+@contextlib.contextmanager
+def served(folder: Path, slots: float, strategy: str) -> Iterator[None]:
+    """Serve a folder; ends the server."""
+    command = [sys.executable, "-c", MAIN, "serve"]
     command += ["--model-path", str(folder), "--port", str(PORT), "--moe-cache-rate", f"{slots:.4f}"]
-    command += ["--moe-cpu-threads", "15", "--expert-load", "parallel", "--moe-strategy", strategy, *its]
-    environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+    command += ["--moe-cpu-threads", "15", "--expert-load", "parallel", "--moe-strategy", strategy]
     log = folder.with_suffix(f".{strategy}.log").open("wb")
-    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    server = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
+    begin = time.monotonic()
     try:
-        deadline = time.monotonic() + 150
-        while True:
-            url = f"http://127.0.0.1:{PORT}/health"
-            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-                if json.load(answer)["status"] == "ok":
-                    break
-            if server.poll() is not None or time.monotonic() > deadline:
-                log.flush()
-                tail = Path(log.name).read_text(errors="replace")[-1500:]
-                raise RuntimeError(f"FreeToken does not serve: {tail}")
+        while (state := health()) != "ok":
+            if server.poll() is not None or state == "error" or time.monotonic() - begin > START_S:
+                raise RuntimeError(f"does not serve: {state}")
             time.sleep(0.5)
+        print(f"# FreeToken {strategy} serves after {time.monotonic() - begin:.1f} s", flush=True)
         yield
+    except (RuntimeError, OSError, KeyError, ValueError, IndexError) as exc:
+        tail = Path(log.name).read_text(errors="replace")[-4000:]
+        print(f"# FreeToken {strategy} {slots:.0%}: {exc!r}; its log ends:\n{tail}", flush=True)
+        raise
     finally:
         os.killpg(server.pid, 15)
         try:
@@ -117,85 +125,107 @@ def served(folder: Path, slots: float, strategy: str, its: list[str]) -> Iterato
         log.close()
 
 
-def ask(ids: list[int], max_tokens: int) -> tuple[float, float, int, str]:
-    """Return seconds to the first token, of the tokens after it, how many these are, and the text."""
-    words = " ".join(f"w{each}" for each in ids)
+def health() -> str:
+    """Return what the server says of itself, or what keeps it from saying anything."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5) as answer:
+            return str(json.load(answer)["status"])
+    except OSError as exc:
+        return repr(exc)
+
+
+def profile() -> None:
+    """Let FreeToken measure this machine, for the share that its hybrid strategy fetches."""
+    command = [sys.executable, "-c", MAIN, "bench", "bw", "--dtype", "bf16", "--cpu-threads", "15"]
+    begin = time.monotonic()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, env=environment(), timeout=START_S, check=False)
+        tail = (done.stdout + done.stderr).decode(errors="replace")[-700:]
+        print(f"# FreeToken measured in {time.monotonic() - begin:.1f} s: {tail}", flush=True)
+
+
+def ask(ids: list[int], max_tokens: int) -> tuple[float, list[float], list[int]]:
+    """Return the seconds to the first token, when each came, and the ids."""
     body = {
-        "model": "m", "prompt": words, "max_tokens": max_tokens, "stream": True, "ignore_eos": True,
-        "temperature": 1.0, "top_k": 256, "top_p": 1.0, "stream_options": {"include_usage": True},
+        "model": "m", "prompt": " ".join(f"w{each}" for each in ids), "max_tokens": max_tokens,
+        "temperature": 1.0, "top_k": 256, "top_p": 1.0, "stream": True, "ignore_eos": True,
     }  # fmt: skip
     request = urllib.request.Request(
         f"http://127.0.0.1:{PORT}/v1/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    begin, first, last, count, found = time.monotonic(), 0.0, 0.0, 0, []
+    begin, times, found = time.monotonic(), [], []
     with urllib.request.urlopen(request, timeout=120) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
                 continue
             chunk = json.loads(line[6:])
-            if chunk.get("usage"):
-                count = chunk["usage"]["completion_tokens"]
-            part = chunk["choices"][0].get("text", "") if chunk.get("choices") else ""
-            if part:
-                last = time.monotonic()
-                first = first or last
-                found.append(part)
-    return first - begin, last - first, max(count - 1, 1), "".join(found)
+            words = chunk["choices"][0].get("text", "").split() if chunk.get("choices") else []
+            times += [time.monotonic()] * len(words)
+            found += [int(word[1:]) for word in words]
+    if not found:
+        raise RuntimeError(f"no token came of {max_tokens}")
+    return times[0] - begin, times, found
 
 
 def run_freetoken(options, report, row, shape: str, layers: int, folder: Path, locality: Locality) -> None:
     """Measure FreeToken as it serves ``folder``."""
-    for slots, strategy in [(slots, how) for slots in options.slots for how in ("hybrid", "offload")]:
-        common = {
-            "program": "FreeToken",
-            "model": f"{shape}:bf16",
-            "run": strategy,
-            "split": "",
-            "slots": slots,
-        }
-        try:
-            with served(folder, slots, strategy, []):
-                ask(locality.text(64, 1), 32)
-                for batch in options.batches:
-                    rate, texts = together(batch, options, locality)
-                    part = missed(texts, shape, layers, slots, locality) if batch == 1 else 0.0
-                    report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, missed=part))
-                for length in options.prompts:
-                    firsts = [ask(locality.text(length, 100 + turn), 1)[0] for turn in range(3)]
-                    first = statistics.median(firsts[1:])
-                    report.add(
-                        row(
-                            **common,
-                            case=f"prompt {length}",
-                            tokens_per_s=length / first,
-                            first_token_ms=first * 1e3,
-                        )
-                    )
-                if options.follow:
-                    ids = locality.text(options.follow, 100)
-                    ask(ids, 1)
-                    first = ask(ids + locality.text(30, 200), 1)[0]
-                    report.add(row(**common, case=f"30 after {options.follow}", first_token_ms=first * 1e3))
-        except (RuntimeError, OSError) as exc:
-            print(f"# FreeToken {strategy} {slots:.0%}: {exc}", flush=True)
+    for strategy in ("offload", "hybrid"):
+        if strategy == "hybrid":
+            profile()
+        for slots in options.slots:
+            errors = (RuntimeError, OSError, KeyError, ValueError, IndexError)
+            with contextlib.suppress(*errors), served(folder, slots, strategy):
+                common = {"program": "FreeToken", "model": f"{shape}:bf16", "run": strategy, "split": ""}
+                measure(options, report, row, common | {"slots": slots}, shape, layers, locality)
+
+
+def measure(options, report, row, common: dict, shape: str, layers: int, locality: Locality) -> None:
+    """Measure the server as it is."""
+
+    def text(length: int, turn: int) -> list[int]:
+        # No text begins as another does: what is cached of one says nothing of the next
+        return locality.text(length, length * 100 + turn)
+
+    ask(text(64, 1), 32)
+    for batch in options.batches:
+        rate, texts = together(batch, options, locality)
+        part = missed(texts, shape, layers, common["slots"], locality) if batch == 1 else 0.0
+        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, missed=part))
+    for length in options.prompts:
+        first = statistics.median([ask(text(length, turn), FEW_TOKENS)[0] for turn in range(4)][1:])
+        rate = length / first
+        report.add(row(**common, case=f"prompt {length}", tokens_per_s=rate, first_token_ms=first * 1e3))
+    if options.follow:
+        times = []
+        for turn in range(10, 13):
+            ids = text(options.follow, turn)
+            ask(ids, FEW_TOKENS)
+            times.append(ask(ids + text(30, turn), FEW_TOKENS)[0])
+        first = statistics.median(times)
+        report.add(row(**common, case=f"30 after {options.follow}", first_token_ms=first * 1e3))
 
 
 def together(batch: int, options, locality: Locality) -> tuple[float, list[list[int]]]:
     """Return the tokens a second that ``batch`` requests get together, and their ids."""
-    found: list[tuple[float, float, int, str]] = []
+    count, begins, ends, texts = options.decode + WARM_TOKENS, [], [], []
 
     def one(index: int) -> None:
-        found.append(ask(locality.text(options.context, 300 + index), options.decode))
+        _, times, ids = ask(locality.text(options.context, 300 + index), count)
+        begins.append(times[WARM_TOKENS - 1])
+        ends.append(times[-1])
+        texts.append(ids)
 
     threads = [threading.Thread(target=one, args=(index,)) for index in range(batch)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    rate = sum(count for _, _, count, _ in found) / max(spent for _, spent, _, _ in found)
-    return rate, [[int(word[1:]) for word in text.split() if word[1:].isdigit()] for *_, text in found]
+    if len(texts) < batch:
+        raise RuntimeError(f"{len(texts)} requests of {batch} were answered")
+    count = sum(map(len, texts)) - batch * WARM_TOKENS
+    return count / (max(ends) - min(begins)), texts
 
 
 def missed(texts: list[list[int]], shape: str, layers: int, slots: float, locality: Locality) -> float:
