@@ -33,6 +33,10 @@ __all__ = ["SHAPES", "Synthetic", "SyntheticWeights"]
 
 # Standard deviation of a weight: activations stay near 1 through norms, and logits are no ties
 _SPREAD = 0.02
+# Formats whose four low bits mean nothing at 8 (or at 0 and 16 on both sides of it): without 0 weights have
+# no mean. With one, all outputs of a product move by the sum of its inputs, which grows from layer to layer
+# until all tokens look the same to a router.
+_MIDDLE_EIGHT = ("q4_0", "q5_0", "q6_k")
 # Layer l's expert e is expert e + 5·l of the one bank that was made
 _ROLL = 5
 _RECORD_ALIGNMENT = 4096
@@ -147,6 +151,9 @@ class SyntheticWeights(Weights):
             few = (seed.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
         elif format_name == "fp8_b128" and plane == "codes":
             few = self._rng.integers(0x20, 0x40, 1 << 20).astype(np.uint8) | np.uint8(0x80) * (seed > 0)
+        elif plane == "codes" and format_name in _MIDDLE_EIGHT:
+            low, high = self._rng.integers(1, 16, (2, 1 << 20)).astype(np.uint8)
+            few = low | high << np.uint8(4)
         elif plane in ("codes", "high"):
             few = self._rng.integers(0, 256, 1 << 20).astype(np.uint8).view(dtype)
         else:

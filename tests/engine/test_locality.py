@@ -8,6 +8,7 @@ import pytest
 from ftd.engine.locality import Locality
 from ftd.engine.synthetic import Synthetic, SyntheticWeights
 from ftd.kernels.dequantize_ref import dequantize
+from ftd.kernels.quant import FORMATS
 
 SMALL = Locality(topics=16, tokens=8)
 WIDTH = 1024
@@ -66,3 +67,10 @@ def test_layers_have_memory_of_their_own_that_loads_share() -> None:
     np.testing.assert_array_equal(banks[1].records[0], banks[0].records[5])
     assert not np.shares_memory(banks[0].records, banks[1].records)
     assert again.bank(1, 8, 256, 256).records is banks[1].records
+
+
+@pytest.mark.parametrize("format_name", sorted(FORMATS))
+def test_random_weights_have_no_mean(format_name: str) -> None:
+    # One that is a tenth of the spread makes all tokens alike after a few layers
+    values = dequantize(SyntheticWeights(format_name, 0).matrix("m", 512, 2048))
+    assert abs(values.mean()) < 0.02 * values.std()
