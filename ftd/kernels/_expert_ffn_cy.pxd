@@ -7,6 +7,9 @@ from ftd.kernels._matmul_cy cimport BlockFn, Product, VectorFn
 from ftd.kernels._pool cimport Op, OpFn
 
 cdef extern from "expert_ffn.h" namespace "ftd" nogil:
+    cdef struct ExpertFfnArgs "ftd::ExpertFfnArgs"
+    ctypedef void (*PartFn "ftd::PartFn")(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept
+
     cdef struct ExpertFfnArgs "ftd::ExpertFfnArgs":
         const float* x
         const int32_t* ids
@@ -26,6 +29,8 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
         OpFn matmul
         VectorFn vectors
         BlockFn block
+        PartFn hidden_part
+        PartFn column_part
         Product gate_up[2]
         Product down
 

@@ -19,6 +19,8 @@ cdef extern from "expert_ffn_run.h" namespace "ftd" nogil:
     OpFn expert_gate_up_select(int32_t isa)
     OpFn expert_activate_select(int32_t isa)
     OpFn expert_combine_select(int32_t isa)
+    PartFn expert_hidden_select(int32_t isa)
+    PartFn expert_column_select(int32_t isa)
 
 
 cdef int _fill_product(Product* product, object bank, str role, bint fast) except -1:
@@ -58,6 +60,8 @@ cdef int fill_expert_args(
     args.matmul = matmul_fn()
     args.vectors = vector_fn()
     args.block = block_fn()
+    args.hidden_part = expert_hidden_select(current_isa())
+    args.column_part = expert_column_select(current_isa())
     return 0
 
 

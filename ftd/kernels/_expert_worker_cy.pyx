@@ -16,19 +16,19 @@ from ftd.kernels._pool cimport Op, Pool
 from ftd.kernels._step_cy cimport address_of, aligned, floats_of
 
 cdef extern from "expert_worker.h" namespace "ftd" nogil:
+    cdef struct Layer "ftd::WorkerLayer":
+        ExpertFfnArgs args
+        Op* ops
+
     cdef cppclass CWorker "ftd::ExpertWorker":
         CWorker(int32_t, const vector[int]&, int32_t*, const void*, float*, int64_t, int32_t) except +
-        void add(const Op*) except +
-        void start() except +
+        void add(const Layer*) except +
+        int64_t own_bytes()
+        void start(char*) except +
         void stop()
         void stall(bint)
         int64_t num_messages()
         int64_t busy_ns()
-
-
-cdef struct Layer:
-    ExpertFfnArgs args
-    Op ops[8]
 
 
 cdef class ExpertWorker:
@@ -89,25 +89,20 @@ cdef class ExpertWorker:
         layer.args.out = <float*>address_of(out)
         self.keep.append(bank)
         fill_expert_ops(&layer.args, layer.ops)
-        self.worker.add(layer.ops)
+        self.worker.add(layer)
 
     def start(self) -> None:
         """Begin to answer."""
-        cdef int64_t num_bytes = 0
-        cdef int64_t tokens = self.arrays[3].shape[0]
+        cdef int64_t tokens = self.arrays[3].shape[0], num_bytes = 0
         cdef size_t i
         for i in range(self.layers.size()):
-            num_bytes = max(
-                num_bytes, place_expert_workspace(&self.layers[i].args, NULL, tokens, self.pool.num_threads)
-            )
-        workspace = aligned(num_bytes)
-        self.keep.append(workspace)
+            num_bytes = max(num_bytes, place_expert_workspace(&self.layers[i].args, NULL, tokens, 0))
+        shared, own = aligned(num_bytes), aligned(self.worker.own_bytes() * self.pool.num_threads)
+        self.keep += [shared, own]
         for i in range(self.layers.size()):
-            place_expert_workspace(
-                &self.layers[i].args, <char*>address_of(workspace), tokens, self.pool.num_threads
-            )
+            place_expert_workspace(&self.layers[i].args, <char*>address_of(shared), tokens, 0)
         self.started = True
-        self.worker.start()
+        self.worker.start(<char*>address_of(own))
 
     @property
     def num_messages(self) -> int:
@@ -124,7 +119,7 @@ cdef class ExpertWorker:
         self.worker.stall(stalled)
 
     def close(self) -> None:
-        """End the thread; a second call does nothing."""
+        """End the threads; a second call does nothing."""
         if self.worker != NULL:
             with nogil:
                 self.worker.stop()

@@ -18,6 +18,16 @@
 
 namespace ftd {
 
+struct ExpertFfnArgs;
+
+// Parts of one token's experts for who shares them out in its own way (expert_worker.h), after sort and gather. They
+// fetch the first weights of the part that begins at `next`, if that is not negative.
+//
+// hidden   values [begin, end) of the line of all experts' hidden values, not quantised; begin at a multiple of 8 of an
+//          expert's
+// columns  columns [begin, end) of out: down and combine
+using PartFn = void (*)(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept;
+
 struct ExpertFfnArgs {
     const float* x;        // [T, D]
     const int32_t* ids;    // [T, K]
@@ -37,6 +47,8 @@ struct ExpertFfnArgs {
     OpFn matmul;
     VectorFn vectors;      // of one token's products
     BlockFn block;         // quantises 32 values
+    PartFn hidden_part;
+    PartFn column_part;
     Product gate_up[2];    // of expert 0; out is set for each expert
     Product down;
     // Workspace, rows of T * K pairs
@@ -55,6 +67,18 @@ struct ExpertFfnArgs {
 };
 
 constexpr int32_t NUM_EXPERT_OPS = 6;
+
+inline Activations rows_from(const Activations& x, int64_t row) {
+    const int64_t items = row * x.blocks;
+    Activations from = x;
+    from.q += items * BLOCK;
+    from.d += items;
+    from.z += items;
+    from.sum32 += items;
+    from.sum16 += 2 * items;
+    from.q_sum += items;
+    return from;
+}
 
 // Lays the workspace for steps of `tokens` tokens into memory (64-aligned; null: only counts) and returns its bytes.
 inline int64_t place_expert_workspace(ExpertFfnArgs* a, char* memory, int64_t tokens, int64_t parts) {

@@ -1,4 +1,4 @@
-// The parts of expert_ffn that compute on vectors: gate_up of one token, activate and combine.
+// The parts of expert_ffn that compute on vectors: gate_up and columns of one token, activate and combine.
 
 static inline vf gated(vf gate, vf up, bool clamped, float limit, float alpha) {
     vf slope = gate;
@@ -41,31 +41,49 @@ static Run run_of(const ExpertFfnArgs& a, int64_t place, bool is_up) {
     return {of_expert(a.gate_up[is_up], record, (is_up ? a.up : a.gate) + place * a.inner), 0};
 }
 
+// hidden [first, last) of the expert at one place; fetches what begins at value `next` of the line, if there is one.
+static void gate_up_rows_of(const ExpertFfnArgs& a, int64_t place, int64_t first, int64_t last, int64_t next,
+                            char* scratch) {
+    const bool more = next >= 0 && next < a.starts[a.num_experts] * a.inner;
+    const Run after = run_of(a, more ? next / a.inner : place, false);
+    const Run gate = run_of(a, place, false), up = run_of(a, place, true);
+    a.vectors(gate.product, a.x, a.row_codes, gate.first + first, gate.first + last, &up.product.weight, up.first + first,
+              scratch);
+    a.vectors(up.product, a.x, a.row_codes, up.first + first, up.first + last, more ? &after.product.weight : nullptr,
+              more ? after.first + next % a.inner : 0, scratch);
+    activate(a, place, first, last);
+}
+
+// At most so many blocks of gate before those of up.
+constexpr int64_t MOST_BLOCKS = 8;
+
 // One token: blocks of 32 hidden values of all experts in a line; a few at a time, so that the fetching of rows ahead
 // seldom starts anew.
 static void gate_up_one(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
-    constexpr int64_t MOST = 8;
     const int64_t blocks = (a.inner + BLOCK - 1) / BLOCK;
-    char* scratch = a.scratch + thread * a.scratch_stride;
     int64_t item, end;
     share(a.starts[a.num_experts] * blocks, 1, thread, num_threads, &item, &end);
     while (item < end) {
         const int64_t place = item / blocks, b = item % blocks;
-        const int64_t count = min_of(min_of(MOST, blocks - b), end - item);
-        const int64_t first = b * BLOCK, last = min_of(first + count * BLOCK, a.inner);
+        const int64_t count = min_of(min_of(MOST_BLOCKS, blocks - b), end - item);
         item += count;
-        const Run gate = run_of(a, place, false), up = run_of(a, place, true);
-        const Run next = run_of(a, item < end ? item / blocks : place, false);
-        a.vectors(gate.product, a.x, a.row_codes, gate.first + first, gate.first + last, &up.product.weight, up.first + first,
-                  scratch);
-        a.vectors(up.product, a.x, a.row_codes, up.first + first, up.first + last, &next.product.weight,
-                  next.first + item % blocks * BLOCK, scratch);
-        activate(a, place, first, last);
+        gate_up_rows_of(a, place, b * BLOCK, min_of((b + count) * BLOCK, a.inner),
+                        item < end ? item / blocks * a.inner + item % blocks * BLOCK : -1,
+                        a.scratch + thread * a.scratch_stride);
         if (a.down.exact) continue;
         const Activations codes = rows_from(a.hidden_codes, place);
         for (int64_t i = b; i < b + count; ++i) a.block(a.hidden + place * a.inner + i * BLOCK, codes, i);
         if (b + count == blocks)
             for (int64_t i = blocks; i < codes.blocks; ++i) a.block(nullptr, codes, i);
+    }
+}
+
+static void expert_hidden_part(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept {
+    while (begin < end) {
+        const int64_t place = begin / a.inner, first = begin % a.inner;
+        const int64_t last = min_of(min_of(first + MOST_BLOCKS * BLOCK, a.inner), first + end - begin);
+        begin += last - first;
+        gate_up_rows_of(a, place, first, last, begin < end ? begin : next, a.scratch);
     }
 }
 
@@ -88,30 +106,46 @@ static void expert_activate_op(const void* args, const Step* step, int32_t threa
     }
 }
 
+// Columns [first, last) of one token's sum.
+static void combine_columns(const ExpertFfnArgs& a, int64_t t, int64_t first, int64_t last) {
+    const int32_t* place = a.place + t * a.num_chosen;
+    const float* weights = a.weights + t * a.num_chosen;
+    float* out = a.out + t * a.width;
+    for (int64_t i = first; i < last; i += W) {
+        const int rest = last - i < W ? static_cast<int>(last - i) : W;
+        vf sum = zero();
+        for (int32_t k = 0; k < a.num_chosen; ++k) {
+            if (place[k] < 0) continue;
+            const float* from = a.rows + place[k] * a.width + i;
+            sum = fma(set1(weights[k]), rest == W ? load(from) : load_part(from, rest), sum);
+        }
+        if (rest == W)
+            store(out + i, sum);
+        else
+            store_part(out + i, sum, rest);
+    }
+}
+
 // Columns in runs, so that one token is work for several parts.
 static void expert_combine_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const auto& a = *static_cast<const ExpertFfnArgs*>(args);
     constexpr int64_t RUN = 512;
-    const int64_t width = a.width, runs = (width + RUN - 1) / RUN;
+    const int64_t runs = (a.width + RUN - 1) / RUN;
     int64_t begin, end;
     share(step->num_tokens * runs, 1, thread, num_threads, &begin, &end);
     for (int64_t item = begin; item < end; ++item) {
-        const int64_t t = item / runs, first = item % runs * RUN, last = first + RUN < width ? first + RUN : width;
-        const int32_t* place = a.place + t * a.num_chosen;
-        const float* weights = a.weights + t * a.num_chosen;
-        float* out = a.out + t * width;
-        for (int64_t i = first; i < last; i += W) {
-            const int rest = last - i < W ? static_cast<int>(last - i) : W;
-            vf sum = zero();
-            for (int32_t k = 0; k < a.num_chosen; ++k) {
-                if (place[k] < 0) continue;
-                const float* from = a.rows + place[k] * width + i;
-                sum = fma(set1(weights[k]), rest == W ? load(from) : load_part(from, rest), sum);
-            }
-            if (rest == W)
-                store(out + i, sum);
-            else
-                store_part(out + i, sum, rest);
-        }
+        const int64_t first = item % runs * RUN;
+        combine_columns(a, item / runs, first, min_of(first + RUN, a.width));
     }
+}
+
+static void expert_column_part(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept {
+    const int64_t places = a.starts[a.num_experts];
+    for (int64_t place = 0; place < places; ++place) {
+        const bool is_last = place + 1 == places;
+        const Product p = down_of(a, place), after = down_of(a, is_last ? 0 : place + 1);
+        a.vectors(p, a.hidden + place * a.inner, rows_from(a.hidden_codes, place), begin, end,
+                  is_last && next < 0 ? nullptr : &after.weight, is_last ? next : begin, a.scratch);
+    }
+    combine_columns(a, 0, begin, end);
 }

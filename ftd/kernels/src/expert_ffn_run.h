@@ -6,18 +6,6 @@
 
 namespace ftd {
 
-inline Activations rows_from(const Activations& x, int64_t row) {
-    const int64_t items = row * x.blocks;
-    Activations from = x;
-    from.q += items * BLOCK;
-    from.d += items;
-    from.z += items;
-    from.sum32 += items;
-    from.sum16 += 2 * items;
-    from.q_sum += items;
-    return from;
-}
-
 // Quantises one row of K values as row `row` of `out`.
 inline void quantize_rows(const ExpertFfnArgs& a, const float* x, const Activations& out, int64_t k, int64_t row) {
     Step step = {};
@@ -114,12 +102,14 @@ inline void gate_up_rows(const ExpertFfnArgs& a, int32_t thread, int32_t num_thr
     });
 }
 
+// down of the expert at one place.
+inline Product down_of(const ExpertFfnArgs& a, int64_t place) {
+    return of_expert(a.down, a.ids[a.order[place]] * a.stride, a.rows + place * a.width);
+}
+
 // One token: tiles of eight rows of its experts, in a line.
 inline void down_one(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
     const int64_t tiles = (a.width + 7) / 8;
-    const auto of_place = [&](int64_t place) {
-        return of_expert(a.down, a.ids[a.order[place]] * a.stride, a.rows + place * a.width);
-    };
     int64_t begin, end;
     share(a.starts[a.num_experts] * tiles, 1, thread, num_threads, &begin, &end);
     while (begin < end) {
@@ -127,7 +117,7 @@ inline void down_one(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads
         const int64_t last = first + end - begin < tiles ? first + end - begin : tiles;
         begin += last - first;
         const bool more = begin < end;
-        const Product p = of_place(place), next = more ? of_place(place + 1) : p;
+        const Product p = down_of(a, place), next = more ? down_of(a, place + 1) : p;
         a.vectors(p, a.hidden + place * a.inner, rows_from(a.hidden_codes, place), 8 * first,
                   8 * last < a.width ? 8 * last : a.width, more ? &next.weight : nullptr, 0,
                   a.scratch + thread * a.scratch_stride);
@@ -156,5 +146,7 @@ namespace ftd {
 inline OpFn expert_gate_up_select(int32_t isa) { return FTD_SELECT(isa, expert_gate_up_op); }
 inline OpFn expert_activate_select(int32_t isa) { return FTD_SELECT(isa, expert_activate_op); }
 inline OpFn expert_combine_select(int32_t isa) { return FTD_SELECT(isa, expert_combine_op); }
+inline PartFn expert_hidden_select(int32_t isa) { return FTD_SELECT(isa, expert_hidden_part); }
+inline PartFn expert_column_select(int32_t isa) { return FTD_SELECT(isa, expert_column_part); }
 
 }  // namespace ftd

@@ -1,9 +1,16 @@
-// The threads that answer a card's mailbox: one sees the bell, all run the layer's experts, and it says done.
+// The threads that answer a card's mailbox: all see the bell, share a layer's experts out, and the last one says done.
 //
 //   words[0] bell   words[1] tokens   words[2] layer   words[16] done      as expert_mailbox_triton.py lays them out
 //
-// A message is a few microseconds' work for each thread, so nothing here calls the system while messages come: the
-// leader spins on the bell, the others on `stage_`, and an op ends when all have counted themselves in `arrived_`.
+//   one token    hidden values of all its experts in a line ──▶ columns of the sum, of all its experts at once
+//   more         sort, floats of x ──▶ gather ──▶ gate_up ──▶ activate ──▶ down ──▶ combine
+//
+// A message is tens of microseconds' work, so nobody calls the system while messages come and nobody is told anything:
+// each thread reads the bell, and of one token x and ids too, which it sorts and quantises for itself. Work is a line of
+// items; `line_` says how many have been handed out, in parts that get smaller towards the end of a stage, `done_` how
+// many are computed. A stage begins when all items before it are; who waits for that fetches its weights meanwhile.
+// A thread that the system has taken its core from holds up nobody, unless it had taken a part.
+//
 // When no message has come for a while the others sleep and the leader looks less often, so that an idle model costs
 // nearly nothing. The card waits for one answer before it sends the next message.
 #pragma once
@@ -13,6 +20,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -20,6 +29,12 @@
 #include "pool.h"
 
 namespace ftd {
+
+// A layer: its arguments, with the workspace that all threads share, and the ops that compute them.
+struct WorkerLayer {
+    ExpertFfnArgs args;
+    Op ops[NUM_EXPERT_OPS];
+};
 
 class ExpertWorker {
 public:
@@ -40,17 +55,39 @@ public:
 
     ~ExpertWorker() { stop(); }
 
-    void add(const Op* ops) { layers_.push_back(ops); }
+    void add(const WorkerLayer* layer) { layers_.push_back(layer); }
 
-    void start() {
-        for (int32_t thread = 1; thread < num_threads_; ++thread)
-            threads_.emplace_back([this, thread] { follow(thread); });
-        // Taken here: a bell that rings before the thread runs must not look like one of the past.
-        threads_.emplace_back([this, last = look(BELL)] { lead(last); });
+    // Bytes that each thread has for itself, 64-aligned.
+    int64_t own_bytes() const {
+        int64_t most = 0;
+        for (const WorkerLayer* layer : layers_) {
+            ExpertFfnArgs args = layer->args;
+            const int64_t bytes = place_expert_workspace(&args, nullptr, 1, 1);
+            if (bytes > most) most = bytes;
+        }
+        return most + copies_bytes();
+    }
+
+    // memory: own_bytes() for each thread.
+    void start(char* memory) {
+        // Taken here: a bell that rings before a thread runs must not look like one of the past.
+        const int32_t last = look(BELL);
+        opened_.store(last);
+        line_.store(tagged(last));
+        int64_t blocks = 0;
+        for (const WorkerLayer* layer : layers_) {
+            const int64_t its = layer->args.num_chosen * ((layer->args.inner + BLOCK - 1) / BLOCK);
+            if (its > blocks) blocks = its;
+        }
+        ready_.reset(new std::atomic<uint8_t>[blocks]());
+        const int64_t bytes = own_bytes();
+        for (int32_t thread = 0; thread < num_threads_; ++thread)
+            threads_.emplace_back([this, thread, last, own = memory + thread * bytes] { work(thread, last, own); });
     }
 
     void stop() {
         closing_.store(true);
+        wake();
         for (auto& thread : threads_) thread.join();
         threads_.clear();
     }
@@ -64,6 +101,31 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
+    static constexpr int MAX_STAGES = NUM_EXPERT_OPS;
+
+    // A message as one thread sees it.
+    struct Message {
+        int32_t bell;
+        int32_t layer;
+        Step step;
+        ExpertFfnArgs args;
+        int stages;
+        int64_t first[MAX_STAGES + 1];  // item of each stage, and how many there are
+        int64_t least[MAX_STAGES];      // items of its smallest part
+    };
+
+    // Items [begin, end) of one stage; none: a part that does not exist.
+    struct Part {
+        int stage;
+        int64_t begin, end;
+        explicit operator bool() const { return begin < end; }
+    };
+
+    static uint64_t tagged(int32_t bell) { return static_cast<uint64_t>(static_cast<uint32_t>(bell)) << 32; }
+    // How far `line` is past `bell`: the difference of two numbers that may run over.
+    static int32_t past(uint64_t line, int32_t bell) {
+        return static_cast<int32_t>(static_cast<uint32_t>(line >> 32) - static_cast<uint32_t>(bell));
+    }
 
     int32_t look(int word) const { return __atomic_load_n(words_ + word, __ATOMIC_ACQUIRE); }
 
@@ -88,90 +150,235 @@ private:
         }
     }
 
-    // ---- the leader
+    // ---- waiting for messages
 
-    void lead(int32_t last) noexcept {
-        pin(0);
-        auto active = Clock::now();
-        for (int32_t looks = 0; !closing_.load(std::memory_order_relaxed); ++looks) {
-            const int32_t bell = look(BELL);
-            if (bell != last && !stalled_.load(std::memory_order_relaxed)) {
-                const auto begin = Clock::now();
-                last = bell;
-                wake();
-                const bool answered = answer(look(TOKENS), look(LAYER));
-                __atomic_store_n(words_ + DONE, answered ? bell : FAILED, __ATOMIC_RELEASE);
-                active = Clock::now();
-                messages_.fetch_add(1, std::memory_order_relaxed);
-                busy_ns_.fetch_add(std::chrono::nanoseconds(active - begin).count(), std::memory_order_relaxed);
-                continue;
+    void work(int32_t thread, int32_t last, char* own) noexcept {
+        pin(thread);
+        for (auto active = Clock::now(); await(thread, last, active); active = Clock::now()) {
+            last = look(BELL);
+            answer(last, own);
+        }
+    }
+
+    // Returns true when the bell has another number than `last`, false when the worker closes.
+    bool await(int32_t thread, int32_t last, Clock::time_point active) noexcept {
+        for (int32_t looks = 1; !closing_.load(std::memory_order_relaxed); ++looks) {
+            if (look(BELL) != last && !stalled_.load(std::memory_order_relaxed)) {
+                if (thread == 0) wake();
+                return true;
             }
             cpu_relax();
             if (looks % IMPATIENT) continue;
             if (cores_.empty()) sched_yield();
-            if (Clock::now() - active < SPIN) continue;
-            asleep_.store(1);
-            std::this_thread::sleep_for(NAP);
+            if (thread != 0) {
+                if (asleep_.load(std::memory_order_relaxed)) futex_wait(&asleep_, 1);
+            } else if (Clock::now() - active > SPIN) {
+                asleep_.store(1);
+                std::this_thread::sleep_for(NAP);
+            }
         }
-        stage_.fetch_add(1);
-        wake();
+        if (thread == 0) wake();
+        return false;
     }
 
     void wake() noexcept {
         if (asleep_.exchange(0)) futex_wake_all(&asleep_);
     }
 
-    bool answer(int32_t tokens, int32_t layer) noexcept {
-        if (tokens < 1 || tokens > max_tokens_ || layer < 0 || layer >= static_cast<int32_t>(layers_.size())) return false;
-        const Op* ops = layers_[layer];
+    // ---- one message
+
+    void answer(int32_t bell, char* own) noexcept {
+        const auto begin = Clock::now();
+        Message message;
+        message.bell = bell;
+        // Until a part is taken the next message may already be on its way; then what was read here is of no use.
+        const bool is_possible = read(&message, own);
+        int32_t opened = opened_.load();
+        while (static_cast<int32_t>(static_cast<uint32_t>(bell) - static_cast<uint32_t>(opened)) > 0) {
+            if (!opened_.compare_exchange_strong(opened, bell)) continue;
+            begin_ = begin;
+            if (!is_possible) __atomic_store_n(words_ + DONE, FAILED, __ATOMIC_RELEASE);
+            done_.store(0, std::memory_order_relaxed);
+            line_.store(tagged(bell), std::memory_order_release);
+            break;
+        }
+        if (!is_possible) return;
+        spin([&] { return past(line_.load(std::memory_order_acquire), bell) >= 0; });
+        // The part behind the one in work is taken with it, so that its first weights can be fetched meanwhile.
+        for (Part part = take(message), next; part; part = next) {
+            next = take(message);
+            fetch_until_due(message, part);
+            run(message, part, next);
+            const int64_t count = part.end - part.begin;
+            if (done_.fetch_add(count, std::memory_order_acq_rel) + count == message.first[message.stages]) finish(bell);
+        }
+    }
+
+    void finish(int32_t bell) noexcept {
+        messages_.fetch_add(1, std::memory_order_relaxed);
+        busy_ns_.fetch_add(std::chrono::nanoseconds(Clock::now() - begin_).count(), std::memory_order_relaxed);
+        __atomic_store_n(words_ + DONE, bell, __ATOMIC_RELEASE);
+    }
+
+    // Reads the mailbox; of one token does what comes before its products. Returns false if there is no such layer.
+    bool read(Message* m, char* own) const noexcept {
+        const int32_t tokens = look(TOKENS);
+        m->layer = look(LAYER);
+        if (tokens < 1 || tokens > max_tokens_ || m->layer < 0 || m->layer >= static_cast<int32_t>(layers_.size()))
+            return false;
+        m->step = {};
+        m->step.num_tokens = tokens;
+        const WorkerLayer& layer = *layers_[m->layer];
+        ExpertFfnArgs& a = m->args = layer.args;
+        place_expert_workspace(&a, own + copies_bytes(), 1, 1);
+        if (tokens > 1) {
+            char* scratch = a.scratch;
+            a = layer.args;
+            a.scratch = scratch;
+            a.scratch_stride = 0;
+            const int64_t parts = PARTS_OF_MORE * num_threads_;
+            stages(m, {1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
+            return true;
+        }
+        a.hidden = layer.args.hidden;
+        a.hidden_codes = layer.args.hidden_codes;
+        auto* ids = reinterpret_cast<int32_t*>(own + x_bytes());
+        for (int32_t k = 0; k < a.num_chosen; ++k) {
+            ids[k] = __atomic_load_n(layer.args.ids + k, __ATOMIC_RELAXED);
+            if (ids[k] >= a.num_experts) return false;
+        }
+        a.ids = ids;
         if (rows_) {
-            const uint16_t* from = static_cast<const uint16_t*>(x_);
-            for (int64_t i = 0; i < tokens * width_; ++i) {
-                const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
-                std::memcpy(rows_ + i, &bits, sizeof(bits));
-            }
+            floats(reinterpret_cast<float*>(own), 0);
+            a.x = reinterpret_cast<float*>(own);
         }
-        step_.num_tokens = tokens;
-        for (int32_t i = 0; i < NUM_EXPERT_OPS; ++i) {
-            // Of one token all but the products is less work than to tell the others of it.
-            const bool is_light = i == 0 || (tokens == 1 && (i == 1 || i == NUM_EXPERT_OPS - 1));
-            if (is_light) {
-                ops[i].run(ops[i].args, &step_, 0, 1);
-            } else {
-                together(ops + i);
-            }
-        }
+        layer.ops[0].run(&a, &m->step, 0, 1);
+        layer.ops[1].run(&a, &m->step, 0, 1);
+        const int64_t places = a.starts[a.num_experts], hidden = units(a.inner), columns = units(a.width);
+        // Gate and up are two thirds of a record.
+        const int64_t hidden_bytes = a.stride * 2 / 3 / hidden, column_bytes = a.stride / 3 / columns * places;
+        stages(m, {places * hidden, columns}, {LEAST_BYTES / (hidden_bytes + 1) + 1, LEAST_BYTES / (column_bytes + 1) + 1});
         return true;
     }
 
-    // Runs an op with all threads and returns when all have ended.
-    void together(const Op* op) noexcept {
-        op_ = op;
-        arrived_.store(0, std::memory_order_relaxed);
-        stage_.fetch_add(1, std::memory_order_release);
-        op->run(op->args, &step_, 0, num_threads_);
-        spin([&] { return arrived_.load(std::memory_order_acquire) == num_threads_ - 1; });
+    // What a thread copies of a message: x as floats, and ids, which must not change while they are sorted.
+    int64_t x_bytes() const { return (4 * width_ + 63) / 64 * 64; }
+    int64_t copies_bytes() const {
+        int64_t chosen = 0;
+        for (const WorkerLayer* layer : layers_) chosen = layer->args.num_chosen > chosen ? layer->args.num_chosen : chosen;
+        return x_bytes() + (4 * chosen + 63) / 64 * 64;
     }
 
-    // ---- the others
+    static void stages(Message* m, std::initializer_list<int64_t> items, std::initializer_list<int64_t> least) {
+        m->stages = 0;
+        m->first[0] = 0;
+        for (int64_t count : items) {
+            m->least[m->stages] = least.begin()[m->stages];
+            m->first[m->stages + 1] = m->first[m->stages] + count;
+            ++m->stages;
+        }
+    }
 
-    void follow(int32_t thread) noexcept {
-        pin(thread);
-        for (uint32_t seen = 0;;) {
-            spin([&] {
-                if (asleep_.load(std::memory_order_relaxed)) futex_wait(&asleep_, 1);
-                return stage_.load(std::memory_order_acquire) != seen;
-            });
-            ++seen;
-            if (closing_.load()) return;
-            op_->run(op_->args, &step_, thread, num_threads_);
-            arrived_.fetch_add(1, std::memory_order_acq_rel);
+    // Items of one token: eight rows of a matrix.
+    static int64_t units(int64_t values) { return (values + UNIT - 1) / UNIT; }
+
+    void floats(float* to, int64_t row) const {
+        const uint16_t* from = static_cast<const uint16_t*>(x_) + row * width_;
+        for (int64_t i = 0; i < width_; ++i) to[i] = bfloat_to_float(from[i]);
+    }
+
+    // Takes the next part of the message: half of a thread's share of what its stage has left.
+    Part take(const Message& m) noexcept {
+        uint64_t line = line_.load(std::memory_order_relaxed);
+        for (;;) {
+            const int64_t at = static_cast<uint32_t>(line);
+            if (past(line, m.bell) != 0 || at >= m.first[m.stages]) return {0, 0, 0};
+            int stage = 0;
+            while (at >= m.first[stage + 1]) ++stage;
+            const int64_t left = m.first[stage + 1] - at, half = left / (2 * num_threads_), least = m.least[stage];
+            const int64_t count = m.step.num_tokens > 1 || half < least ? (least < left ? least : left) : half;
+            if (line_.compare_exchange_weak(line, line + count, std::memory_order_acq_rel)) return {stage, at, at + count};
+        }
+    }
+
+    // Returns when all stages before the part's are done; of one token fetches what down will read.
+    void fetch_until_due(const Message& m, const Part& part) noexcept {
+        const auto is_due = [&] { return done_.load(std::memory_order_acquire) >= m.first[part.stage]; };
+        if (is_due()) return;
+        if (m.step.num_tokens == 1) {
+            const ExpertFfnArgs& a = m.args;
+            const int64_t row_bytes = code_bytes(a.down.weight);
+            const int64_t begin = (part.begin - m.first[1]) * UNIT, end = (part.end - m.first[1]) * UNIT;
+            for (int64_t place = 0; place < a.starts[a.num_experts]; ++place) {
+                const char* rows = static_cast<const char*>(a.down.weight.planes[0]) + a.ids[a.order[place]] * a.stride;
+                for (int64_t at = begin * row_bytes; at < end * row_bytes; at += 64) __builtin_prefetch(rows + at, 0, 2);
+                if (is_due()) return;
+            }
+        }
+        spin(is_due);
+    }
+
+    // Bytes of a row of a matrix' first plane.
+    static int64_t code_bytes(const Matrix& w) {
+        switch (w.format) {
+            case F32: return 4 * w.k;
+            case F16: case BF16: return 2 * w.k;
+            case Q8_0: case FP8_B128: return w.k;
+            default: return w.k / 2;
+        }
+    }
+
+    void run(const Message& m, const Part& part, const Part& next) noexcept {
+        const ExpertFfnArgs& a = m.args;
+        const int64_t begin = part.begin - m.first[part.stage], end = part.end - m.first[part.stage];
+        if (m.step.num_tokens > 1) {
+            if (part.stage == 0 && begin > 0) {
+                if (rows_) floats(rows_ + (begin - 1) * width_, begin - 1);
+                return;
+            }
+            const int32_t parts = static_cast<int32_t>(m.first[part.stage + 1] - m.first[part.stage]);
+            layers_[m.layer]->ops[part.stage].run(&a, &m.step, static_cast<int32_t>(begin), part.stage == 0 ? 1 : parts);
+        } else if (part.stage == 0) {
+            hidden(a, begin, end, next && next.stage == 0 ? next.begin : NONE);
+        } else {
+            const int64_t ahead = next ? (next.begin - m.first[1]) * UNIT : NONE, last = end * UNIT;
+            a.column_part(a, begin * UNIT, last < a.width ? last : a.width, ahead);
+        }
+    }
+
+    // Units [begin, end) of the line of hidden values. Who computes a block's last unit quantises the block.
+    void hidden(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept {
+        const int64_t each = units(a.inner);
+        const auto value = [&](int64_t unit) {
+            const int64_t at = unit % each * UNIT;
+            return unit / each * a.inner + at;
+        };
+        a.hidden_part(a, value(begin), value(end), next == NONE ? NONE : value(next));
+        if (a.down.exact) return;
+        constexpr int64_t BLOCK_UNITS = BLOCK / UNIT;
+        const int64_t blocks = (each + BLOCK_UNITS - 1) / BLOCK_UNITS;
+        while (begin < end) {
+            const int64_t place = begin / each, unit = begin % each, b = unit / BLOCK_UNITS;
+            int64_t last = (b + 1) * BLOCK_UNITS < each ? (b + 1) * BLOCK_UNITS : each;
+            const int64_t of_block = last - b * BLOCK_UNITS;
+            if (last - unit > end - begin) last = unit + end - begin;
+            begin += last - unit;
+            std::atomic<uint8_t>& ready = ready_[place * blocks + b];
+            if (ready.fetch_add(static_cast<uint8_t>(last - unit), std::memory_order_acq_rel) + last - unit < of_block) continue;
+            ready.store(0, std::memory_order_relaxed);
+            const Activations codes = rows_from(a.hidden_codes, place);
+            a.block(a.hidden + place * a.inner + b * BLOCK, codes, b);
+            if (b + 1 == blocks)
+                for (int64_t i = blocks; i < codes.blocks; ++i) a.block(nullptr, codes, i);
         }
     }
 
     static constexpr std::chrono::milliseconds SPIN{20};     // longer than a step takes between two layers
     static constexpr std::chrono::microseconds NAP{200};
-    static constexpr int PATIENT = 1 << 20, IMPATIENT = 64;  // looks before another thread gets the core
+    static constexpr int PATIENT = 1 << 16, IMPATIENT = 64;  // looks before another thread gets the core
+    static constexpr int64_t UNIT = 8, LEAST_BYTES = 16384;  // rows of an item, weights of a part
+    static constexpr int64_t NONE = -1;
+    static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
 
     const int32_t num_threads_;
     const std::vector<int> cores_;
@@ -180,15 +387,16 @@ private:
     float* const rows_;
     const int64_t width_;
     const int32_t max_tokens_;
-    std::vector<const Op*> layers_;
-    Step step_ = {};
+    std::vector<const WorkerLayer*> layers_;
     std::vector<std::thread> threads_;
+    std::unique_ptr<std::atomic<uint8_t>[]> ready_;  // units of each block of hidden values, until all are there
     std::atomic<bool> closing_{false}, stalled_{false};
     std::atomic<uint32_t> asleep_{0};  // 1: the others may wait for it to change
     std::atomic<int64_t> messages_{0}, busy_ns_{0};
-    const Op* op_ = nullptr;
-    alignas(64) std::atomic<uint32_t> stage_{0};
-    alignas(64) std::atomic<int32_t> arrived_{0};
+    Clock::time_point begin_;
+    alignas(64) std::atomic<int32_t> opened_{0};  // the last message that a thread has seen first
+    alignas(64) std::atomic<uint64_t> line_{0};   // message << 32 | items handed out
+    alignas(64) std::atomic<int64_t> done_{0};    // items computed
 };
 
 }  // namespace ftd
