@@ -15,9 +15,9 @@ from typing import Any
 import appdirs
 
 from ftd import units
+from ftd.address import DEFAULT_PORT
 from ftd.errors import InvalidOption
 
-DEFAULT_PORT = 11434
 _HOME = "~/.ftd"
 _EXPERTS = re.compile(r"auto|fill|cpu|split=(0(\.\d+)?|1(\.0+)?)", re.ASCII)
 
@@ -278,6 +278,30 @@ def state_dir() -> Path:
     return Path(os.environ.get("FTD_HOME", _HOME)).expanduser()
 
 
+def systemd_dir() -> Path:
+    """Folder of this user's systemd units, where systemd itself looks for it."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd" / "user"
+
+
+def is_terminal_dumb() -> bool:
+    """Whether the terminal understands no escape sequences."""
+    return os.environ.get("TERM") == "dumb"
+
+
+def wants_color() -> bool:
+    """Whether the person has not asked for text without colours."""
+    return not os.environ.get("NO_COLOR")
+
+
+def prepare_environment() -> Mapping[str, str]:
+    """Return the environment for processes that start from here, this one's too.
+
+    NumPy multiplies nothing in daemon and engine; its threads would start, and spin for a while, in both.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return os.environ
+
+
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Build the configuration; ``flags`` maps field names to values already typed (None: not given)."""
     environ = os.environ if environ is None else environ
@@ -338,43 +362,3 @@ def _read_file(path: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise InvalidOption(f"{path}: {exc}") from exc
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a daemon listens or is called."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str = ""
-
-    @property
-    def url(self) -> str:
-        """URL for a client: unspecified addresses become loopback."""
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.path}"
-
-
-def parse_address(text: str) -> Address:
-    """Read a host setting the way Ollama reads OLLAMA_HOST: ``[scheme://]host[:port][/path]``, forgiving."""
-    text = text.strip().strip("\"'").strip()
-    scheme, port = "http", DEFAULT_PORT
-    if "://" in text:
-        scheme, text = text.split("://", 1)
-        port = {"http": 80, "https": 443}.get(scheme, DEFAULT_PORT)
-    text, _, path = text.partition("/")
-    host = text
-    if text.startswith("["):
-        host, _, tail = text[1:].partition("]")
-        text = f"x{tail}"
-    elif text.count(":") > 1:
-        text = "x"
-    elif ":" in text:
-        host = text.partition(":")[0]
-    elif not text:
-        host = "127.0.0.1"
-    tail = text.partition(":")[2]
-    if tail.isascii() and tail.isdigit() and int(tail) <= 65535:
-        port = int(tail)
-    return Address(scheme, host, port, f"/{path.rstrip('/')}" if path.rstrip("/") else "")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftd import config
+from ftd.address import parse_address
 from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable
 
@@ -31,7 +32,7 @@ def connect(*, start: bool = True) -> Client:
     Raises DaemonUnreachable if none answers and ``start`` is false, the address is another machine's, or it
     does not come up.
     """
-    client = Client(config.parse_address(config.load().server.host))
+    client = Client(parse_address(config.load().server.host))
     if client.is_up():
         return client
     if not start:
@@ -63,7 +64,7 @@ def _start(client: Client) -> None:
         process_id = os.posix_spawnp(
             SERVE[0],
             SERVE,
-            os.environ,
+            config.prepare_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, descriptor.fileno(), 1),

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import ftd
-from ftd.config import Address
+from ftd.address import Address
 from ftd.errors import FtdError
 
 _CONNECT_TIMEOUT_S = 5.0

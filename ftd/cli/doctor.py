@@ -18,6 +18,7 @@ import psutil
 
 import ftd
 from ftd import config, units
+from ftd.address import parse_address
 from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
 from ftd.errors import FtdError
@@ -195,7 +196,7 @@ def _has_direct_io(folder: Path) -> bool:
 
 
 def _daemon(loaded: config.Config) -> Finding:
-    client = Client(config.parse_address(loaded.server.host))
+    client = Client(parse_address(loaded.server.host))
     try:
         version = client.call("GET", "/api/version")["version"]
     except (DaemonUnreachable, RequestFailed, KeyError):

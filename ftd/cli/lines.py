@@ -5,7 +5,6 @@
 ... lines\"\"\"
 """
 
-import os
 from collections.abc import Callable
 
 from prompt_toolkit import PromptSession
@@ -30,7 +29,7 @@ class Lines:
         self._file_history: History | None = None
         self._no_history = InMemoryHistory()
         self.keep_history = keep_history
-        depth = ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None
+        depth = None if config.wants_color() else ColorDepth.DEPTH_1_BIT
         self._session: PromptSession[str] = PromptSession(key_bindings=_bindings(), color_depth=depth)
 
     def read(self, prompt: str, placeholder: str = "") -> str:

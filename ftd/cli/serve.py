@@ -7,7 +7,6 @@ the daemon does: it is started first, and the daemon is imported meanwhile.
 import argparse
 import asyncio
 import importlib
-import os
 
 from ftd import config, log
 from ftd.cli import flags
@@ -18,8 +17,7 @@ def run(options: argparse.Namespace) -> int:
     """Serve until a signal ends it. Raises Conflict if something else listens at the address."""
     loaded = config.load(flags.values(options))
     log.configure(loaded.server.log_level)
-    # NumPy multiplies nothing here; its threads would start, and spin for a while, in daemon and engine
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    config.prepare_environment()
     asyncio.run(_serve(loaded))
     return 0
 

@@ -5,7 +5,6 @@ The unit has no settings in it: they live in the one config file that every way 
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -52,9 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 def unit_path() -> Path:
     """Return where the unit of this user lies."""
-    # as systemd itself looks for it
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "systemd" / "user" / NAME
+    return config.systemd_dir() / NAME
 
 
 def unit_text() -> str:

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import psutil
 from aiohttp import web
 
+from ftd.address import parse_address
 from ftd.api import errors, jsontext
 from ftd.api.errors import Dialect
-from ftd.config import ServerConfig, parse_address
+from ftd.config import ServerConfig
 from ftd.errors import Forbidden, FtdError
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from aiohttp import web
 
 import ftd
 from ftd import log
-from ftd.config import Address, Config, parse_address
+from ftd.address import Address, parse_address
+from ftd.config import Config
 from ftd.daemon.app import make_app
 from ftd.daemon.runner import Runner
 from ftd.daemon.services import SERVICES

@@ -2,8 +2,8 @@
 
 Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
 instruction set comes from the kernel's flags (so the operating system saves its registers); the registers of
-AMX must be asked for too. ``FTD_ISA`` caps it: a switch for tests and bug reports, read here and not in
-``ftd.config`` because it must hold when a kernel is imported alone.
+AMX must be asked for too. ``FTD_ISA`` caps it, ``FTD_KERNELS`` forces an implementation: switches for tests
+and bug reports, read here and not in ``ftd.config`` because they must hold when a kernel is imported alone.
 """
 
 import os
@@ -66,6 +66,11 @@ def isa() -> str:
     if ISA_LEVELS.index(wanted) > ISA_LEVELS.index(detected):
         raise KernelUnavailable(f"FTD_ISA asks for {wanted}, this machine has {detected}", "unset FTD_ISA")
     return wanted
+
+
+def forced_kernels() -> str:
+    """Return the implementation that FTD_KERNELS asks for in place of the best, empty for none."""
+    return os.environ.get("FTD_KERNELS", "")
 
 
 def _siblings(core: int) -> str:

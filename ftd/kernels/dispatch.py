@@ -18,7 +18,6 @@ compiled once. ``rms_norm_fn`` returns the function of ``current_isa()``.
 """
 
 import importlib
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +81,7 @@ def _candidates(op: str, device: str) -> tuple[str, ...]:
         raise KernelUnavailable(
             f"no op {op} on device {device}", f"use one of {' '.join(sorted({o for o, _ in OPS}))}"
         )
-    forced = os.environ.get("FTD_KERNELS")
+    forced = cpu.forced_kernels()
     if not forced:
         return row
     if forced not in row:

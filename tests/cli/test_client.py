@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fake_api import CUT, FakeApi
 
+from ftd.address import Address, parse_address
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
-from ftd.config import Address, parse_address
 
 
 @pytest.fixture

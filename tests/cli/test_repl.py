@@ -146,10 +146,10 @@ def test_commands_answer_as_in_ollama(run_line: Callable[[str], str], line: str,
 @pytest.fixture
 def run_line(chatty: FakeApi, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
     """Run one line through the REPL in this process and return what it printed."""
+    from ftd.address import Address
     from ftd.cli import repl
     from ftd.cli.client import Client
     from ftd.cli.session import Session
-    from ftd.config import Address
 
     session = Session(client=Client(Address("http", "127.0.0.1", chatty.port)), model="m")
     lines: list[str] = []

@@ -2,10 +2,10 @@
 
 import pytest
 
+from ftd.address import Address
 from ftd.cli import replset
 from ftd.cli.client import Client
 from ftd.cli.session import Session
-from ftd.config import Address
 
 
 class FakeReader:

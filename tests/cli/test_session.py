@@ -3,9 +3,9 @@
 import pytest
 from fake_api import CUT, FakeApi
 
+from ftd.address import Address
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
 from ftd.cli.session import Session, parse_format, parse_keep_alive, parse_think
-from ftd.config import Address
 from ftd.errors import InvalidOption
 
 
