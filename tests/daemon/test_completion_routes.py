@@ -7,8 +7,8 @@ import re
 import pytest
 import pytest_asyncio
 from fake_engine import controlling, fake_command
-from live_daemon import running
-from tiny_model import EOS, THINKING, TOOLS, add_model, ids_of
+from live_daemon import running, says
+from tiny_model import EOS, THINKING, TOOLS, add_model
 
 USER = [{"role": "user", "content": "hi"}]
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
@@ -30,31 +30,8 @@ async def control(tmp_path):
         yield control
 
 
-def says(text, **script):
-    return fake_command(reply=ids_of(text), **script)
-
-
-async def lines(daemon, path, body):
-    response = await daemon.post(path, body)
-    text = await response.text()
-    assert response.status == 200, text
-    assert response.content_type == "application/x-ndjson"
-    assert text.endswith("\n") and "\n\n" not in text
-    return [json.loads(line) for line in text.splitlines()]
-
-
-async def events(daemon, path, body):
-    response = await daemon.post(path, {"stream": True, **body})
-    text = await response.text()
-    assert response.status == 200, text
-    assert response.content_type == "text/event-stream"
-    parts = text.split("\n\n")
-    assert parts[-1] == "" and all(part.startswith("data: ") for part in parts[:-1])
-    return [part.removeprefix("data: ") for part in parts[:-1]]
-
-
 async def test_generate_streams_lines_and_one_end(daemon):
-    *deltas, end = await lines(daemon, "/api/generate", {"model": "TINY", "prompt": "hi"})
+    *deltas, end = await daemon.lines("/api/generate", {"model": "TINY", "prompt": "hi"})
     assert "".join(line["response"] for line in deltas) == "Hello, world"
     assert all(line["done"] is False and line["model"] == "TINY" for line in deltas)
     assert all(RFC3339.fullmatch(line["created_at"]) for line in deltas)
@@ -114,7 +91,7 @@ async def test_models_system_is_put_in_front_unless_the_client_brings_one(daemon
 
 
 async def test_chat_streams_messages_and_one_end(daemon):
-    *deltas, end = await lines(daemon, "/api/chat", {"model": "tiny", "messages": USER})
+    *deltas, end = await daemon.lines("/api/chat", {"model": "tiny", "messages": USER})
     assert "".join(line["message"]["content"] for line in deltas) == "Hello, world"
     assert all(line["message"]["role"] == "assistant" for line in deltas)
     assert end["message"] == {"role": "assistant", "content": ""}
@@ -231,7 +208,7 @@ async def test_parameters_of_the_model_apply_and_the_request_wins(daemon):
 
 async def test_stop_string_is_removed_and_what_follows_is_not_counted(daemon):
     body = {"model": "tiny", "prompt": "x", "options": {"stop": ["lo,"]}}
-    *deltas, end = await lines(daemon, "/api/generate", body)
+    *deltas, end = await daemon.lines("/api/generate", body)
     assert "".join(line["response"] for line in deltas) == "Hel"
     assert (end["done_reason"], end["eval_count"]) == ("stop", 6)
     assert bytes(end["context"][-6:]) == b"Hello,"
@@ -249,14 +226,14 @@ async def test_stop_string_cancels_the_engine(tmp_path):
 async def test_characters_are_never_cut(tmp_path):
     text = "é😀\u2028x"
     async with running(tmp_path, says(text)) as daemon:
-        *deltas, end = await lines(daemon, "/api/generate", {"model": "tiny", "prompt": "x"})
+        *deltas, end = await daemon.lines("/api/generate", {"model": "tiny", "prompt": "x"})
         assert [line["response"] for line in deltas] == ["é", "😀", "\u2028", "x"]
         assert end["eval_count"] == len(text.encode())
 
 
 async def test_broken_tail_becomes_a_replacement_character(tmp_path):
     async with running(tmp_path, fake_command(reply=[65, 0xF0, 0x9F])) as daemon:
-        *deltas, _ = await lines(daemon, "/api/generate", {"model": "tiny", "prompt": "x"})
+        *deltas, _ = await daemon.lines("/api/generate", {"model": "tiny", "prompt": "x"})
         assert "".join(line["response"] for line in deltas) == "A\ufffd"
 
 
@@ -283,7 +260,7 @@ async def test_tool_calls_arrive_whole_with_rising_index(tmp_path):
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     async with running(tmp_path, says(f"Sure. {call}\n{call}"), models=()) as daemon:
         add_model(daemon.store, "tools", TOOLS)
-        *deltas, end = await lines(daemon, "/api/chat", {"model": "tools", "messages": USER, "tools": tools})
+        *deltas, end = await daemon.lines("/api/chat", {"model": "tools", "messages": USER, "tools": tools})
         calls = [call for line in deltas for call in line["message"].get("tool_calls", ())]
         assert [call["function"] for call in calls] == [
             {"index": 0, "name": "add", "arguments": {"a": 1}},
@@ -310,7 +287,7 @@ async def test_logprobs(daemon):
 
 async def test_openai_stream(daemon):
     body = {"model": "tiny", "messages": USER, "stream_options": {"include_usage": True}}
-    *chunks, end = await events(daemon, "/v1/chat/completions", body)
+    *chunks, end = await daemon.events("/v1/chat/completions", body)
     chunks = [json.loads(chunk) for chunk in chunks]
     assert end == "[DONE]"
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
@@ -318,7 +295,7 @@ async def test_openai_stream(daemon):
     assert chunks[-1]["usage"]["total_tokens"] == chunks[-1]["usage"]["prompt_tokens"] + 12
     plain = [
         json.loads(c)
-        for c in (await events(daemon, "/v1/chat/completions", body | {"stream_options": None}))[:-1]
+        for c in (await daemon.events("/v1/chat/completions", body | {"stream_options": None}))[:-1]
     ]
     assert all(chunk["choices"] for chunk in plain)
 
@@ -326,7 +303,7 @@ async def test_openai_stream(daemon):
 async def test_openai_text_completion(daemon):
     answer = await daemon.json("/v1/completions", {"model": "tiny", "prompt": "x", "max_tokens": 2})
     assert answer["choices"] == [{"text": "He", "index": 0, "finish_reason": "length"}]
-    *chunks, end = await events(daemon, "/v1/completions", {"model": "tiny", "prompt": "x"})
+    *chunks, end = await daemon.events("/v1/completions", {"model": "tiny", "prompt": "x"})
     assert end == "[DONE]" and json.loads(chunks[-1])["choices"][0]["finish_reason"] == "stop"
 
 
@@ -334,178 +311,6 @@ async def test_keep_alive_on_v1(daemon):
     body = {"model": "tiny", "messages": USER, "keep_alive": 0}
     await daemon.json("/v1/chat/completions", body)
     assert (await daemon.json("/api/ps"))["models"] == []
-
-
-async def test_num_ctx_on_v1_sizes_the_window_and_none_reloads(daemon):
-    async def chat(**fields):
-        await daemon.json("/v1/chat/completions", {"model": "tiny", "messages": USER, **fields})
-        row = (await daemon.json("/api/ps"))["models"][0]
-        return row["context_length"], daemon.services.manager.loaded()[0].pid
-
-    window, pid = await chat(options={"num_ctx": 2048})
-    assert window == 2048
-    assert await chat() == (2048, pid)
-    assert await chat(num_ctx=512) == (2048, pid)
-    assert await chat(num_ctx=4096) == (4096, pid)
-
-
-LONG = [
-    {"role": "system", "content": "rule"},
-    *({"role": "user", "content": f"{n}" * 40} for n in range(5)),
-    {"role": "user", "content": "last"},
-]
-
-
-async def test_long_chat_drops_the_oldest_messages_and_says_so(daemon):
-    body = {"model": "tiny", "messages": LONG, "stream": False, "options": {"num_ctx": 200}}
-    answer = await daemon.json("/api/chat", body)
-    assert answer["truncated_messages"] == 2
-    assert answer["truncated_tokens"] > 0
-    assert answer["prompt_eval_count"] < 200
-    body |= {"_debug_render_only": True}
-    text = (await daemon.json("/api/chat", body))["_debug_info"]["rendered_template"]
-    assert "rule" in text and "last" in text and "1111" not in text and "2222" in text
-
-
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
-async def test_long_chat_without_truncation_is_refused_with_both_numbers(daemon, path):
-    body = {"model": "tiny", "messages": LONG, "truncate": False, "options": {"num_ctx": 200}}
-    response = await daemon.post(path, body)
-    text = await response.text()
-    assert response.status == 400
-    assert re.search(r"longer than the context length .*: \d{3} tokens, the context length is 200", text)
-    assert ("context_length_exceeded" in text) == path.startswith("/v1")
-
-
-async def test_openai_never_truncates_by_itself(daemon):
-    response = await daemon.post("/v1/chat/completions", {"model": "tiny", "messages": LONG, "num_ctx": 200})
-    assert response.status == 400
-
-
-async def test_last_message_that_does_not_fit_is_refused(daemon):
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "x" * 500}],
-        "options": {"num_ctx": 200},
-    }
-    response = await daemon.post("/api/chat", body)
-    assert response.status == 400 and "the context length is 200" in await response.text()
-
-
-async def test_long_prompt_loses_its_middle(daemon):
-    body = {"model": "tiny", "prompt": "a" * 90 + "z" * 10, "raw": True, "stream": False}
-    body["options"] = {"num_ctx": 64, "num_keep": 4}
-    answer = await daemon.json("/api/generate", body)
-    assert answer["prompt_eval_count"] == 64 - (64 - 4) // 2
-    assert answer["truncated_tokens"] == 100 - 34
-    assert answer["response"].startswith("Hello")
-    assert (await daemon.post("/api/generate", body | {"shift": False})).status == 400
-    assert (await daemon.post("/api/generate", body | {"truncate": False})).status == 400
-
-
-async def test_window_bounds_the_answer(tmp_path):
-    async with running(tmp_path, says("a", endless=True)) as daemon:
-        body = {"model": "tiny", "prompt": "xxxx", "raw": True, "stream": False, "options": {"num_ctx": 10}}
-        for shift, count in ((False, 6), (True, 100), (None, 100)):  # an endless text gets an end
-            answer = await daemon.json("/api/generate", body | {"shift": shift})
-            assert (answer["done_reason"], answer["eval_count"]) == ("length", count)
-
-
-async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, control):
-    """No silence: what left the window is in the last object of every API."""
-    async with running(tmp_path, control.command()) as daemon:
-        messages = [{"role": "user", "content": "hi"}]
-        worker = None
-        for path, more, num_keep, said in (
-            ("/api/chat", {}, 4, lambda body: body["shifted_tokens"]),
-            ("/api/chat", {"options": {"num_keep": 7}}, 7, lambda body: body["shifted_tokens"]),
-            ("/api/chat", {"shift": False}, -1, lambda body: body.get("shifted_tokens")),
-            ("/v1/chat/completions", {}, -1, lambda body: body["usage"].get("shifted_tokens")),
-            ("/v1/chat/completions", {"shift": True}, 4, lambda body: body["usage"]["shifted_tokens"]),
-            ("/v1/messages", {"max_tokens": 9}, -1, lambda body: body["usage"].get("shifted_tokens")),
-        ):
-            body = {"model": "tiny", "messages": messages, "stream": False, **more}
-            asked = asyncio.create_task(daemon.json(path, body))
-            if worker is None:
-                worker = await control.next_worker()
-                worker.ready()
-            message = await worker.received("generate")
-            assert message["num_keep"] == num_keep
-            shifted = 11 if num_keep >= 0 else 0
-            worker.finish(message["request_id"], shifted_tokens=shifted)
-            assert said(await asked) == (shifted or None)
-
-
-async def test_engine_death_in_a_stream_is_its_last_line(tmp_path):
-    async with running(tmp_path, says("abcdef", crash_after=3)) as daemon:
-        *deltas, last = await lines(daemon, "/api/generate", {"model": "tiny", "prompt": "x"})
-        assert "".join(line["response"] for line in deltas) == "abc"
-        assert "out of luck" in last["error"] and "done" not in last
-
-
-async def test_engine_death_in_sse_is_an_error_event_without_done(tmp_path):
-    async with running(tmp_path, says("abcdef", crash_after=3)) as daemon:
-        parts = await events(daemon, "/v1/chat/completions", {"model": "tiny", "messages": USER})
-        error = json.loads(parts[-1])["error"]
-        assert "out of luck" in error["message"] and error["type"] == "api_error"
-
-
-async def test_engine_death_before_the_first_line_is_a_500_and_the_next_request_works(tmp_path, control):
-    async with running(tmp_path, control.command()) as daemon:
-        asking = asyncio.create_task(daemon.post("/api/chat", {"model": "tiny", "messages": USER}))
-        worker = await control.next_worker()
-        worker.ready()
-        await worker.received("generate")
-        worker.tell(exit=9, stderr="illegal instruction")
-        response = await asking
-        assert response.status == 500
-        assert "exit status 9: illegal instruction" in await response.text()
-        again = asyncio.create_task(daemon.post("/api/chat", {"model": "tiny", "messages": USER}))
-        worker = await control.next_worker()
-        worker.ready()
-        request_id = (await worker.received("generate"))["request_id"]
-        worker.finish(request_id)
-        assert (await again).status == 200
-
-
-async def test_client_that_hangs_up_cancels_its_request(tmp_path, control):
-    async with running(tmp_path, control.command()) as daemon:
-        asking = asyncio.create_task(
-            daemon.session.post(daemon.url + "/api/generate", json={"model": "tiny", "prompt": "x"})
-        )
-        worker = await control.next_worker()
-        worker.ready()
-        request_id = (await worker.received("generate"))["request_id"]
-        worker.send("tokens", request_id=request_id, ids=[65])
-        response = await asking
-        assert json.loads(await response.content.readline())["response"] == "A"
-        response.close()
-        assert (await worker.received("cancel"))["request_id"] == request_id
-
-
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
-async def test_client_that_leaves_before_the_answer_cancels_its_request(tmp_path, control, path):
-    async with running(tmp_path, control.command()) as daemon:
-        body = {"model": "tiny", "messages": USER, "stream": False}
-        asking = asyncio.create_task(daemon.session.post(daemon.url + path, json=body))
-        worker = await control.next_worker()
-        worker.ready()
-        request_id = (await worker.received("generate"))["request_id"]
-        asking.cancel()
-        assert (await worker.received("cancel"))["request_id"] == request_id
-
-
-async def test_busy_daemon_answers_503_with_the_exact_text(tmp_path, control):
-    async with running(tmp_path, control.command(), models=("a", "b"), max_queue=1) as daemon:
-        first = asyncio.create_task(daemon.post("/api/generate", {"model": "a", "prompt": "x"}))
-        worker = await control.next_worker()
-        response = await daemon.post("/api/generate", {"model": "b", "prompt": "x"})
-        assert response.status == 503 and response.headers["Retry-After"] == "1"
-        error = (await response.json())["error"]
-        assert error == "server busy, please try again.  maximum pending requests exceeded"
-        worker.ready()
-        worker.finish((await worker.received("generate"))["request_id"])
-        assert (await first).status == 200
 
 
 async def test_sampling_options_reach_the_engine(tmp_path, control):

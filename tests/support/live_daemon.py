@@ -55,6 +55,30 @@ class Daemon:
         assert response.status == status, await response.text()
         return await response.json(content_type=None)
 
+    async def lines(self, path, body):
+        """The objects of a streamed answer, which must be well-formed NDJSON."""
+        response = await self.post(path, body)
+        text = await response.text()
+        assert response.status == 200, text
+        assert response.content_type == "application/x-ndjson"
+        assert text.endswith("\n") and "\n\n" not in text
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def events(self, path, body):
+        """The data of a streamed answer's events, which must be well-formed SSE."""
+        response = await self.post(path, {"stream": True, **body})
+        text = await response.text()
+        assert response.status == 200, text
+        assert response.content_type == "text/event-stream"
+        parts = text.split("\n\n")
+        assert parts[-1] == "" and all(part.startswith("data: ") for part in parts[:-1])
+        return [part.removeprefix("data: ") for part in parts[:-1]]
+
+
+def says(text, **script):
+    """The command of an engine that answers ``text``."""
+    return fake_command(reply=ids_of(text), **script)
+
 
 @asynccontextmanager
 async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", record=None, **server):

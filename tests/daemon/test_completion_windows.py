@@ -1,0 +1,126 @@
+"""Prompts and answers that do not fit into a window, through a live daemon with scripted engines."""
+
+import asyncio
+import re
+
+import pytest
+import pytest_asyncio
+from fake_engine import controlling
+from live_daemon import running, says
+
+USER = [{"role": "user", "content": "hi"}]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def daemon(tmp_path_factory):
+    """One daemon for all tests that only read from it; they load models, but leave nothing to the next."""
+    async with running(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield daemon
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def control(tmp_path):
+    async with controlling(tmp_path) as control:
+        yield control
+
+
+async def test_num_ctx_on_v1_sizes_the_window_and_none_reloads(daemon):
+    async def chat(**fields):
+        await daemon.json("/v1/chat/completions", {"model": "tiny", "messages": USER, **fields})
+        row = (await daemon.json("/api/ps"))["models"][0]
+        return row["context_length"], daemon.services.manager.loaded()[0].pid
+
+    window, pid = await chat(options={"num_ctx": 2048})
+    assert window == 2048
+    assert await chat() == (2048, pid)
+    assert await chat(num_ctx=512) == (2048, pid)
+    assert await chat(num_ctx=4096) == (4096, pid)
+
+
+LONG = [
+    {"role": "system", "content": "rule"},
+    *({"role": "user", "content": f"{n}" * 40} for n in range(5)),
+    {"role": "user", "content": "last"},
+]
+
+
+async def test_long_chat_drops_the_oldest_messages_and_says_so(daemon):
+    body = {"model": "tiny", "messages": LONG, "stream": False, "options": {"num_ctx": 200}}
+    answer = await daemon.json("/api/chat", body)
+    assert answer["truncated_messages"] == 2
+    assert answer["truncated_tokens"] > 0
+    assert answer["prompt_eval_count"] < 200
+    body |= {"_debug_render_only": True}
+    text = (await daemon.json("/api/chat", body))["_debug_info"]["rendered_template"]
+    assert "rule" in text and "last" in text and "1111" not in text and "2222" in text
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+async def test_long_chat_without_truncation_is_refused_with_both_numbers(daemon, path):
+    body = {"model": "tiny", "messages": LONG, "truncate": False, "options": {"num_ctx": 200}}
+    response = await daemon.post(path, body)
+    text = await response.text()
+    assert response.status == 400
+    assert re.search(r"longer than the context length .*: \d{3} tokens, the context length is 200", text)
+    assert ("context_length_exceeded" in text) == path.startswith("/v1")
+
+
+async def test_openai_never_truncates_by_itself(daemon):
+    response = await daemon.post("/v1/chat/completions", {"model": "tiny", "messages": LONG, "num_ctx": 200})
+    assert response.status == 400
+
+
+async def test_last_message_that_does_not_fit_is_refused(daemon):
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x" * 500}],
+        "options": {"num_ctx": 200},
+    }
+    response = await daemon.post("/api/chat", body)
+    assert response.status == 400 and "the context length is 200" in await response.text()
+
+
+async def test_long_prompt_loses_its_middle(daemon):
+    body = {"model": "tiny", "prompt": "a" * 90 + "z" * 10, "raw": True, "stream": False}
+    body["options"] = {"num_ctx": 64, "num_keep": 4}
+    answer = await daemon.json("/api/generate", body)
+    assert answer["prompt_eval_count"] == 64 - (64 - 4) // 2
+    assert answer["truncated_tokens"] == 100 - 34
+    assert answer["response"].startswith("Hello")
+    assert (await daemon.post("/api/generate", body | {"shift": False})).status == 400
+    assert (await daemon.post("/api/generate", body | {"truncate": False})).status == 400
+
+
+async def test_window_bounds_the_answer(tmp_path):
+    async with running(tmp_path, says("a", endless=True)) as daemon:
+        body = {"model": "tiny", "prompt": "xxxx", "raw": True, "stream": False, "options": {"num_ctx": 10}}
+        for shift, count in ((False, 6), (True, 100), (None, 100)):  # an endless text gets an end
+            answer = await daemon.json("/api/generate", body | {"shift": shift})
+            assert (answer["done_reason"], answer["eval_count"]) == ("length", count)
+
+
+async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, control):
+    """No silence: what left the window is in the last object of every API."""
+    async with running(tmp_path, control.command()) as daemon:
+        messages = [{"role": "user", "content": "hi"}]
+        worker = None
+        for path, more, num_keep, said in (
+            ("/api/chat", {}, 4, lambda body: body["shifted_tokens"]),
+            ("/api/chat", {"options": {"num_keep": 7}}, 7, lambda body: body["shifted_tokens"]),
+            ("/api/chat", {"shift": False}, -1, lambda body: body.get("shifted_tokens")),
+            ("/v1/chat/completions", {}, -1, lambda body: body["usage"].get("shifted_tokens")),
+            ("/v1/chat/completions", {"shift": True}, 4, lambda body: body["usage"]["shifted_tokens"]),
+            ("/v1/messages", {"max_tokens": 9}, -1, lambda body: body["usage"].get("shifted_tokens")),
+        ):
+            body = {"model": "tiny", "messages": messages, "stream": False, **more}
+            asked = asyncio.create_task(daemon.json(path, body))
+            if worker is None:
+                worker = await control.next_worker()
+                worker.ready()
+            message = await worker.received("generate")
+            assert message["num_keep"] == num_keep
+            shifted = 11 if num_keep >= 0 else 0
+            worker.finish(message["request_id"], shifted_tokens=shifted)
+            assert said(await asked) == (shifted or None)
