@@ -159,7 +159,8 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str], Any]:
             quota=tuple(range(needs.num_experts + 1)),
             weights=Clock(HALF_LIFE_STEPS).weights,
             policy="decayed" if policy == "ftd" else "lru",
-            whole_layers=policy == "paper",
+            whole_layers=policy in ("paper", "serial"),
+            overlaps=policy != "serial",
         )
         return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device)
 

@@ -11,8 +11,9 @@ from ftd.units import format_bytes
 
 # ftd: what is used often stays, misses are split as measured, prompts copy what is missing. lru: the same,
 # but what was used last stays. paper: FreeToken as described, the baseline: LRU, the share of misses that the
-# rates of copying and of reading give, at least one, and prompts that copy whole layers.
-POLICIES = ("ftd", "lru", "paper")
+# rates of copying and of reading give, at least one, and prompts that copy whole layers. serial: the same,
+# and nothing is copied beside what computes.
+POLICIES = ("ftd", "lru", "paper", "serial")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +61,15 @@ def paper_quota(copy_rate: float, read_rate: float, max_misses: int) -> list[int
     return [min(misses, max(1, round(misses * part))) for misses in range(max_misses + 1)]
 
 
-def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:
+def num_slots(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> int | None:
     """Return how many slots ``free_bytes`` hold beside those that are staged; None where all experts fit.
 
-    Raises OutOfMemory if two layers do not fit, which a prefill stages.
+    part: of all experts, at most so many, though all would fit; 0: as many as fit. Raises OutOfMemory if two
+    layers do not fit, which a prefill stages. Raises InvalidOption for a part that is none.
     """
-    if needs.num_bytes <= free_bytes:
+    if not 0.0 <= part <= 1.0:
+        raise InvalidOption(f"expert_slots is a part of all experts, from 0 to 1: {part}")
+    if needs.num_bytes <= free_bytes and not part:
         return None
     staged = 2 * needs.num_experts
     places = max(free_bytes, 0) // needs.record_bytes
@@ -75,4 +79,5 @@ def num_slots(needs: ExpertNeeds, free_bytes: int) -> int | None:
             f"not enough device memory for experts: two layers of them need {wanted}, {free} is left",
             "raise FTD_GPU_MEMORY, lower num_ctx or FTD_NUM_PARALLEL, or set FTD_DEVICE=cpu",
         )
-    return places - staged
+    most = places - staged
+    return min(most, int(part * needs.num_layers * needs.num_experts)) if part else most

@@ -43,7 +43,8 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
     there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
     ``experts``: what becomes of those that a card does not hold: auto, fill, cpu or split=F (F are fetched).
-    ``experts_policy``: which of them stay there, see ``expert_plan.POLICIES``.
+    ``experts_policy``: which of them stay there, see ``expert_plan.POLICIES``. ``expert_slots``: the part of
+    all experts that a card holds (0: as many as fit).
     """
 
     config_path: str
@@ -58,6 +59,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     device_memory_bytes: int = 0
     experts: str = "auto"
     experts_policy: str = "ftd"
+    expert_slots: float = 0.0
     debug_checks: bool = False
 
 

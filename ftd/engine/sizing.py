@@ -16,6 +16,9 @@ from ftd.ftw.format import FtwConfig
 
 logger = logging.getLogger(__name__)
 
+# Part of the slots that longer chunks of prompts may cost
+MOST_SLOTS_FOR_CHUNKS = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -60,13 +63,25 @@ def decide(
         return Sizes(_plan(load, config, device, weight_bytes, free_bytes))
     expert_bytes = sum(file_config.blobs[index].size for index in _expert_blobs(file_config))
     made = _plan(load, config, device, weight_bytes - expert_bytes, free_bytes)
-    num_slots = expert_plan.num_slots(needs, free_bytes - made.total_bytes)
+    num_slots = expert_plan.num_slots(needs, free_bytes - made.total_bytes, load.expert_slots)
     if num_slots is None:
         return Sizes(made)
+    # Each chunk of a prompt streams what is in no slot: chunks are longer, unless that takes too many slots
+    chunk = plan.streaming_chunk_tokens(needs.num_bytes - num_slots * needs.record_bytes)
+    while device.name == "cuda" and not load.prefill_chunk_tokens and chunk > made.prefill_chunk_tokens:
+        longer = _plan(load, config, device, weight_bytes - expert_bytes, free_bytes, chunk)
+        rest = free_bytes - longer.total_bytes
+        if rest >= 2 * needs.num_experts * needs.record_bytes:
+            fewer = expert_plan.num_slots(needs, rest, load.expert_slots)
+            if fewer is not None and fewer >= (1 - MOST_SLOTS_FOR_CHUNKS) * num_slots:
+                return Sizes(longer, needs, fewer)
+        chunk //= 2
     return Sizes(made, needs, num_slots)
 
 
-def _plan(load: Load, config: ModelConfig, device: Device, weight_bytes: int, free_bytes: int) -> Plan:
+def _plan(
+    load: Load, config: ModelConfig, device: Device, weight_bytes: int, free_bytes: int, chunk: int = 0
+) -> Plan:
     max_sequences = load.max_sequences or plan.DEFAULT_MAX_SEQUENCES
     fixed_bytes, token_bytes = workspace_needs(config, max_sequences)
     needs = MemoryNeeds(
@@ -83,7 +98,10 @@ def _plan(load: Load, config: ModelConfig, device: Device, weight_bytes: int, fr
         context_tokens=load.context_tokens,
         max_sequences=load.max_sequences,
         kv_bytes=load.kv_bytes,
-        prefill_chunk_tokens=load.prefill_chunk_tokens or device.chunk_tokens or plan.DEFAULT_CHUNK_TOKENS,
+        prefill_chunk_tokens=load.prefill_chunk_tokens
+        or chunk
+        or device.chunk_tokens
+        or plan.DEFAULT_CHUNK_TOKENS,
         whole_prompts=config.is_encoder,
     )
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ftd.errors import OutOfMemory
 from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
 from ftd.kernels.cuda_experts import Experts, Router
 from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.device_weights import DeviceWeights, allocate
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.matmul_triton import reserve
 from ftd.kernels.quant import ExpertBank, QuantMatrix
@@ -24,29 +24,26 @@ T = TypeVar("T")
 class DeviceMemory:
     """Allocates on ``device`` and remembers what is there while a program is recorded.
 
-    ``weight_bytes`` and ``buffer_bytes`` count what was allocated; memory goes with the tensors.
+    ``buffer_bytes`` counts what was allocated beside weights; memory goes with the tensors.
     """
 
-    def __init__(self, limits: Limits, precision: str, device: str) -> None:
+    def __init__(
+        self, limits: Limits, precision: str, device: str, weights: DeviceWeights | None = None
+    ) -> None:
         self._limits, self._precision, self.device = limits, precision, device
         self._vectors: dict[int, tuple[Floats, torch.Tensor]] = {}
-        self._matrices: dict[tuple[int, ...], tuple[list[QuantMatrix], DeviceMatrix]] = {}
         self._workspaces: dict[tuple[int, ...], DecodeWorkspace] = {}
-        self.weight_bytes = self.buffer_bytes = 0
+        self._weights = weights or DeviceWeights(device)
+        self.buffer_bytes = 0
 
     def forget(self) -> None:
-        """Let go of the host's weights; recording has ended."""
+        """Let go of the host's weights: recording has ended, and they are on the device."""
+        self._weights.finish()
         self._vectors.clear()
-        self._matrices.clear()
 
     def matrix(self, weights: list[QuantMatrix]) -> DeviceMatrix:
         """Return ``weights``, stacked, on the device; the same weights are uploaded once."""
-        key = tuple(weight.planes[0].__array_interface__["data"][0] for weight in weights)
-        if key not in self._matrices:
-            placed = self.allocate(lambda: DeviceMatrix.upload(weights, self.device))
-            self._matrices[key] = weights, placed
-            self.weight_bytes += sum(each.num_bytes for each in weights)
-        return self._matrices[key][1]
+        return self._weights.matrix(weights)
 
     def vector(self, values: Floats) -> torch.Tensor:
         """Return ``values`` on the device; the same array is uploaded once while recording."""
@@ -56,9 +53,7 @@ class DeviceMemory:
 
     def bank(self, bank: ExpertBank) -> DeviceBank:
         """Return all experts of ``bank`` on the device."""
-        placed = self.allocate(lambda: DeviceBank.upload(bank, self.device))
-        self.weight_bytes += bank.records.nbytes or sum(each.num_bytes for each in placed.matrices.values())
-        return placed
+        return self._weights.bank(bank)
 
     def decode_workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
         """Return the memory that splits of a decode attention share; layers of one shape use the same."""
@@ -128,10 +123,4 @@ class DeviceMemory:
 
     def allocate(self, make: Callable[[], T]) -> T:
         """Return what ``make`` allocates. Raises OutOfMemory if the device refuses."""
-        try:
-            return make()
-        except torch.OutOfMemoryError as exc:
-            raise OutOfMemory(
-                f"the device refused memory: {str(exc).split('. ', maxsplit=1)[0]}",
-                "lower num_ctx or FTD_NUM_PARALLEL, use a smaller model, or set FTD_DEVICE=cpu",
-            ) from exc
+        return allocate(make)

@@ -23,12 +23,13 @@ import torch
 
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
-from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in, publish
+from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_triton import (
     COUNTERS,
     MAX_PAIRS,
+    Message,
     Placement,
     Quota,
     Residency,
@@ -55,7 +56,8 @@ class PoolConfig:
 
     num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
     of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
-    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all.
+    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies
+    run beside what computes.
     """
 
     num_layers: int
@@ -66,6 +68,7 @@ class PoolConfig:
     weights: tuple[int, ...]
     policy: str = "decayed"
     whole_layers: bool = False
+    overlaps: bool = True
 
     @property
     def num_staged(self) -> int:
@@ -96,7 +99,8 @@ class ExpertPool:
         self._num_chosen = num_chosen
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
         self._placements: dict[tuple[int, int], Placement] = {}
-        self._copies = None if device == "cpu" else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside = device != "cpu" and config.overlaps
+        self._copies = torch.cuda.Stream() if beside else None  # type: ignore[no-untyped-call]
         self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self._max_looks = MAX_LOOKS
@@ -194,9 +198,9 @@ class ExpertPool:
         """
         config, tokens = self.config, ids.shape[0]
         placement = self._placement(tokens, row)
-        access(self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged)
-        if self.mailbox is not None:
-            publish(self.mailbox, x, placement.on_cpu, weights, placement.counts[2:3], row)
+        message = None if self.mailbox is None else Message(self.mailbox, x, weights, row)
+        first = row * config.num_experts
+        access(self.state, ids, first, placement, config.policy, config.num_staged, message=message)
         # One stream: what is fetched for the next time is in its slot before that can become a victim's
         with self._beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])

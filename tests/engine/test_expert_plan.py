@@ -43,7 +43,17 @@ def test_the_papers_quota_is_the_ratio_of_the_rates_and_at_least_one() -> None:
     assert expert_plan.paper_quota(300.0, 100.0, 3) == [0, 1, 2, 3]
 
 
-def test_a_policy_is_one_of_three() -> None:
-    assert [expert_plan.policy(name) for name in ("ftd", "lru", "paper")] == list(expert_plan.POLICIES)
-    with pytest.raises(InvalidOption, match="policy of experts must be ftd, lru, paper: 'mru'"):
+def test_a_part_of_all_experts_is_kept_though_more_would_fit() -> None:
+    assert num_slots(NEEDS, NEEDS.num_bytes, 0.5) == 16
+    assert num_slots(NEEDS, 20 * 4096, 0.5) == 4
+    assert num_slots(NEEDS, 2 * NEEDS.num_bytes, 1.0) == 32
+    with pytest.raises(InvalidOption, match=r"from 0 to 1: 1\.5"):
+        num_slots(NEEDS, NEEDS.num_bytes, 1.5)
+
+
+def test_a_policy_is_one_of_four() -> None:
+    assert [expert_plan.policy(name) for name in ("ftd", "lru", "paper", "serial")] == list(
+        expert_plan.POLICIES
+    )
+    with pytest.raises(InvalidOption, match="policy of experts must be ftd, lru, paper, serial: 'mru'"):
         expert_plan.policy("mru")
