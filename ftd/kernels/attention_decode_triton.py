@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
+from ftd.kernels.attention_token_triton import NewTokens, angles, rotated, store_token
+from ftd.kernels.early_triton import early
 from ftd.kernels.shapes import expect
 
 # Tensor cores take tiles of at least 16 rows: so many heads cost no more than one.
@@ -91,38 +94,18 @@ def _merge(
 @triton.jit
 def _decode_kernel(
     # pointers
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    table_ptr,
-    kv_len_ptr,
-    sinks_ptr,
-    out_ptr,
-    parts_ptr,
-    counts_ptr,
+    q_ptr, k_ptr, v_ptr, table_ptr, kv_len_ptr, sinks_ptr, out_ptr, parts_ptr, counts_ptr,
+    new_k_ptr, new_v_ptr, kv_index_ptr, positions_ptr, inv_freq_ptr, q_norm_ptr, k_norm_ptr,
     # sizes
-    scale,
+    scale, rope_scale, eps,
     # strides
-    q_stride,
-    out_stride,
-    table_stride,
-    page_stride,
-    head_stride,
+    q_stride, out_stride, table_stride, page_stride, head_stride, new_k_stride, new_v_stride,
     # meta
-    GROUP: tl.constexpr,
-    HEADS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    SPLIT_KEYS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    HEADS_PADDED: tl.constexpr,
-    MERGE: tl.constexpr,
-):
+    GROUP: tl.constexpr, HEADS: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr, SPLIT_KEYS: tl.constexpr, PAGE_SIZE: tl.constexpr, C: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS_PADDED: tl.constexpr,
+    MERGE: tl.constexpr, NEW: tl.constexpr, HAS_NORM: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     # program ids: the split, HEADS heads of a key-value head, the sequence
     split = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -135,10 +118,19 @@ def _decode_kernel(
     row = tl.arange(0, BLOCK_M)
     column = tl.arange(0, BLOCK_C)
     inside = (row < num_heads)[:, None] & (column < C)[None, :]
-    q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None] + column[None, :]
+    q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None]
     # both loads at once: each takes as long as the memory is far
     length = tl.load(kv_len_ptr + sequence, eviction_policy="evict_last")
-    rows = tl.load(q_at, mask=inside, other=0.0)
+    if NEW:
+        index = tl.load(kv_index_ptr + sequence)
+        cosine, sine = angles(tl.load(positions_ptr + sequence), inv_freq_ptr, rope_scale, C)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    if NEW:
+        rows = rotated(q_at, inside, q_norm_ptr, cosine, sine, eps, C, HAS_NORM)
+    else:
+        rows = tl.load(q_at + column[None, :], mask=inside, other=0.0)
 
     # share of the keys
     first_block = 0
@@ -159,6 +151,23 @@ def _decode_kernel(
         first = first_block + split * share
         last = tl.minimum(first + share, first_block + blocks)
         table_ptr += sequence * table_stride
+        if NEW:  # noqa: SIM102  a constant: what follows is not compiled without it
+            if (last == first_block + blocks) & (first < last) & (index >= 0):
+                store_token(
+                    new_k_ptr + sequence * new_k_stride + kv_head * C,
+                    new_v_ptr + sequence * new_v_stride + kv_head * C,
+                    k_norm_ptr,
+                    k_ptr + kv_head * head_stride,
+                    v_ptr + kv_head * head_stride,
+                    index,
+                    cosine,
+                    sine,
+                    eps,
+                    page_stride,
+                    HAS_NORM,
+                    C,
+                    PAGE_SIZE,
+                )
         page = pages_of(table_ptr, first * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
         for block in range(first, last):
             next_page = pages_of(table_ptr, (block + 1) * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
@@ -282,6 +291,7 @@ def attention_decode(
     *,
     out: torch.Tensor | None = None,
     workspace: DecodeWorkspace | None = None,
+    new: NewTokens | None = None,
 ) -> torch.Tensor:
     """Attend from the last position of each sequence; see attention_ref.
 
@@ -294,6 +304,7 @@ def attention_decode(
     window      keys seen at most, the query's own included; 0 sees all
     sinks       [H] f32                        one more logit a head that has no value
     workspace   of decode_workspace for at least B sequences and max_pages * page_size keys
+    new         q is neither normalised nor rotated yet, and the last key and value are not stored
 
     Safe under graph capture if ``out`` and ``workspace`` are given; one launch is right for every length.
     Raises ValueError if a shape or type differs or a number lies out of range.
@@ -317,36 +328,25 @@ def attention_decode(
     block = max(64, triton.next_power_of_2(channels))
     tiles = TILES[block, k_pages.dtype == torch.float32]
     heads_padded = triton.next_power_of_2(heads)
+    unused = kv_len  # stands for a pointer that the kernel does not read
+    if new is not None:
+        new.check(q, k_pages, v_pages)
+        has_norm = new.q_norm is not None
+        token = (
+            new.k, new.v, new.kv_index, new.positions, new.inv_freq,
+            new.q_norm if has_norm else unused, new.k_norm if has_norm else unused,
+        )  # fmt: skip
+        numbers, strides = (new.rope_scale, new.eps), (new.k.stride(0), new.v.stride(0))
+    else:
+        has_norm, token, numbers, strides = False, (unused,) * 7, (1.0, 0.0), (0, 0)
     _decode_kernel[(splits, tasks, sequences)](
-        q,
-        k_pages,
-        v_pages,
-        page_table,
-        kv_len,
-        kv_len if sinks is None else sinks,
-        out,
-        workspace.parts,
-        workspace.counts,
-        scale * LOG2_E.value,
-        q.stride(0),
-        out.stride(0),
-        page_table.stride(0),
-        k_pages.stride(0),
-        k_pages.stride(1),
-        GROUP=num_heads // groups,
-        HEADS=heads,
-        WINDOW=window,
-        HAS_SINKS=sinks is not None,
-        SPLITS=splits,
-        SPLIT_KEYS=SPLIT_KEYS,
-        PAGE_SIZE=page_size,
-        C=channels,
-        BLOCK_C=block,
-        BLOCK_M=tiles.rows,
-        BLOCK_N=tiles.keys,
-        HEADS_PADDED=heads_padded,
+        q, k_pages, v_pages, page_table, kv_len, unused if sinks is None else sinks, out,
+        workspace.parts, workspace.counts, *token, scale * LOG2_E.value, *numbers,
+        q.stride(0), out.stride(0), page_table.stride(0), k_pages.stride(0), k_pages.stride(1), *strides,
+        GROUP=num_heads // groups, HEADS=heads, WINDOW=window, HAS_SINKS=sinks is not None,
+        SPLITS=splits, SPLIT_KEYS=SPLIT_KEYS, PAGE_SIZE=page_size, C=channels, BLOCK_C=block,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, HEADS_PADDED=heads_padded,
         MERGE=max(1, min(splits, MERGE_TILE // (heads_padded * block))),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )
+        NEW=new is not None, HAS_NORM=has_norm, num_warps=tiles.warps, num_stages=tiles.stages, **early(q),
+    )  # fmt: skip
     return out

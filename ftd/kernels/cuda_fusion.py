@@ -1,6 +1,7 @@
 """Fuses neighbouring ops of a recorded GPU program, so that a step launches fewer kernels.
 
     norm heads, rotate q and k, store K and V   ─▶ QkvPost
+    that, then attention of heads that rotate   ─▶ TokenAttention
     gate and up, then their activation          ─▶ GatedProduct
     norm, the router's product, the choice      ─▶ Router
     experts, then x += their sum                ─▶ Experts(add)
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 import torch
 
+from ftd.kernels.attention_token_triton import rotates_whole
 from ftd.kernels.cuda_experts import Experts, Route, Router
 from ftd.kernels.cuda_program import (
     Add,
@@ -29,6 +31,7 @@ from ftd.kernels.cuda_program import (
     QkvPost,
     RmsNorm,
     Rope,
+    TokenAttention,
 )
 from ftd.kernels.router_triton import FORMATS, MAX_TOKENS
 from ftd.kernels.vector_product_triton import VECTOR_FORMATS
@@ -36,7 +39,7 @@ from ftd.kernels.vector_product_triton import VECTOR_FORMATS
 
 def fuse(program: list[Op]) -> list[Op]:
     """Return a program of fewer launches that leaves the same results."""
-    for rule in (_qkv_post, _gated, _router, _expert_sum, _add_norm, _norm_product):
+    for rule in (_qkv_post, _token_attention, _gated, _router, _expert_sum, _add_norm, _norm_product):
         fused: list[Op] = []
         position = 0
         while position < len(program):
@@ -96,6 +99,20 @@ def _qkv_post(program: list[Op], start: int) -> tuple[list[Op], int] | None:
         return None
     fused = QkvPost(attention.q, store.k, store.v, q_rope, q_norm, k_norm, store)
     return [*before, fused], end + 1 - start
+
+
+def _token_attention(program: list[Op], start: int) -> tuple[list[Op], int] | None:
+    """Let attention normalise, rotate and store a step's own tokens."""
+    if start + 1 >= len(program):
+        return None
+    post, attention = program[start], program[start + 1]
+    if not isinstance(post, QkvPost) or type(attention) is not Attention or attention.q is not post.q:
+        return None
+    if not rotates_whole(post.rotation.inv_freq, attention.k_pages.shape[2]):
+        return None
+    if attention.out is post.q or not _is_dead(post.q, program[start + 2 :]):
+        return None
+    return [TokenAttention(post, attention)], 2
 
 
 def _gated(program: list[Op], start: int) -> tuple[list[Op], int] | None:

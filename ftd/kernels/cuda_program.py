@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ftd.kernels.add_triton import add
+from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import (
     DecodeWorkspace,
     attention_decode,
@@ -238,21 +239,36 @@ class QkvPost(Op):
     k_norm: RmsNorm | None
     pages: KvStore
 
-    def run(self, step: DeviceStep) -> None:
+    def new_tokens(self, step: DeviceStep) -> NewTokens:
+        """Return what attention takes to do the same itself."""
         q_norm, k_norm = self.q_norm, self.k_norm
-        qkv_post(
-            self.q.rows(step),
+        return NewTokens(
             self.k.rows(step),
             self.v.rows(step),
-            self.pages.k_pages,
-            self.pages.v_pages,
             step.kv_index,
             step.positions,
             self.rotation.inv_freq,
             self.rotation.scale,
-            q_norm=None if q_norm is None else q_norm.weight,
-            k_norm=None if k_norm is None else k_norm.weight,
-            eps=0.0 if q_norm is None else q_norm.eps,
+            None if q_norm is None else q_norm.weight,
+            None if k_norm is None else k_norm.weight,
+            0.0 if q_norm is None else q_norm.eps,
+        )
+
+    def run(self, step: DeviceStep) -> None:
+        new = self.new_tokens(step)
+        qkv_post(
+            self.q.rows(step),
+            new.k,
+            new.v,
+            self.pages.k_pages,
+            self.pages.v_pages,
+            new.kv_index,
+            new.positions,
+            new.inv_freq,
+            new.rope_scale,
+            new.q_norm,
+            new.k_norm,
+            new.eps,
         )
 
 
@@ -271,25 +287,30 @@ class Attention(Op):
     sinks: torch.Tensor | None
     workspace: DecodeWorkspace
 
+    def decode(self, step: DeviceStep, new: NewTokens | None = None) -> None:
+        """Attend from the sequences of one token, ``new`` where their keys are not stored yet."""
+        num = step.num_decode
+        attention_decode(
+            self.q.rows(step)[:num],
+            self.k_pages,
+            self.v_pages,
+            step.page_table[:num],
+            step.kv_len[:num],
+            self.num_heads,
+            self.scale,
+            self.window,
+            self.sinks,
+            out=self.out.rows(step)[:num],
+            workspace=self.workspace,
+            new=new,
+        )
+
     def run(self, step: DeviceStep) -> None:
-        q, out, num = self.q.rows(step), self.out.rows(step), step.num_decode
-        if num:
-            attention_decode(
-                q[:num],
-                self.k_pages,
-                self.v_pages,
-                step.page_table[:num],
-                step.kv_len[:num],
-                self.num_heads,
-                self.scale,
-                self.window,
-                self.sinks,
-                out=out[:num],
-                workspace=self.workspace,
-            )
+        if step.num_decode:
+            self.decode(step)
         if step.blocks:
             attention_prefill(
-                q,
+                self.q.rows(step),
                 self.k_pages,
                 self.v_pages,
                 step.page_table,
@@ -300,8 +321,44 @@ class Attention(Op):
                 self.scale,
                 self.window,
                 self.sinks,
-                out=out,
+                out=self.out.rows(step),
             )
+
+
+@dataclass(eq=False)
+class TokenAttention(Op):
+    """QkvPost, then Attention; in steps of one token a sequence one kernel, which leaves q as it is."""
+
+    READS, WRITES = ("q", "k", "v"), ("q", "out")
+    post: QkvPost
+    attention: Attention
+
+    @property
+    def q(self) -> DeviceBuffer:
+        """As the products gave it, or rotated in place."""
+        return self.post.q
+
+    @property
+    def k(self) -> DeviceBuffer:
+        """The step's keys."""
+        return self.post.k
+
+    @property
+    def v(self) -> DeviceBuffer:
+        """The step's values."""
+        return self.post.v
+
+    @property
+    def out(self) -> DeviceBuffer:
+        """What the heads mixed."""
+        return self.attention.out
+
+    def run(self, step: DeviceStep) -> None:
+        if step.blocks:
+            self.post.run(step)
+            self.attention.run(step)
+            return
+        self.attention.decode(step, self.post.new_tokens(step))
 
 
 @dataclass(eq=False)

@@ -4,7 +4,9 @@ import numpy as np
 import torch
 import triton_compiler
 
+from ftd.kernels import attention_decode_triton
 from ftd.kernels.add_triton import add
+from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention, attention_decode
 from ftd.kernels.kv_store_triton import kv_store
 from ftd.kernels.qkv_post_triton import qkv_post
@@ -28,6 +30,11 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
     table, length = torch.zeros((2, 1024), dtype=torch.int32), torch.ones(2, dtype=torch.int32)
     sinks = torch.zeros(heads) if window else None
     attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks)
+    if channels in (64, 128, 256):
+        k_row, places = q[:2, : groups * channels], length
+        weights = torch.ones(channels), torch.ones(channels)
+        new = NewTokens(k_row, k_row, places, places, torch.ones(channels // 2), 1.0, *weights)
+        attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks, new=new)
     starts = np.array([0, 40, 40], np.int32)
     positions = torch.arange(40, dtype=torch.int32)
     attention(q.unflatten(1, (heads, channels)), k, v, table, starts, positions, 0.1, window, sinks)
@@ -40,6 +47,7 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
 
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
+    attention_decode_triton.early = lambda _: {"EARLY": True, "launch_pdl": True}
     attention_of(32, 8, 128, torch.float16)
     attention_of(32, 4, 64, torch.float16, window=128)
     attention_of(8, 4, 256, torch.float16)

@@ -19,7 +19,9 @@ from ftd.kernels.attention_decode_triton import (
 )
 from ftd.kernels.attention_prefill_triton import attention_prefill, block_tokens, prefill_blocks
 from ftd.kernels.attention_ref import attention as reference
+from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention
+from ftd.kernels.qkv_post_triton import qkv_post
 
 AssertClose = Callable[..., None]
 # f16 products: of q and of softmax, each off by up to 2^-11.
@@ -165,6 +167,52 @@ def test_decode_of_bf16_columns_with_one_workspace_for_lengths_that_change(
         )
         close(out[:, 16:272], reference(**host), case, assert_close)
         assert (workspace.counts == 0).all()
+
+
+NEW = {
+    "one key": Case(4, 2, 64, ((1, 1),)),
+    "splits and padding": Case(8, 1, 128, ((1, 300), (0, 0), (1, 129), (1, 64))),
+    "window": Case(2, 1, 64, ((1, 300),), window=200, sinks=True),
+    "more heads than a program, f32": Case(19, 1, 64, ((1, 140), (1, 33)), page_size=16, dtype="f4"),
+    "256 channels": Case(2, 1, 256, ((1, 150),)),
+}
+
+
+@pytest.mark.parametrize("case", NEW.values(), ids=NEW)
+@pytest.mark.parametrize("norm", [False, True])
+def test_decode_of_what_the_products_gave(
+    case: Case, norm: bool, rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    """The same as qkv_post and then attention; keys and values of the step lie in their pages."""
+    host = arrays(case, rng)
+    a = on(device, host)
+    count, size = len(case.sequences), case.page_size
+    heads = (case.heads, case.groups, case.groups)
+    wide = torch.from_numpy(rng.standard_normal((count, sum(heads) * case.channels + 8), np.float32))
+    q, k, v = wide.to(device)[:, 8:].split([each * case.channels for each in heads], dim=1)
+    last = np.maximum(host["kv_len"] - 1, 0)
+    pages = host["page_table"][np.arange(count), last // size]
+    index = np.where(host["kv_len"] > 0, pages * size + last % size, -1).astype(np.int32)
+    weights = torch.from_numpy(rng.standard_normal((2, case.channels), np.float32)).to(device)
+    new = NewTokens(
+        k,
+        v,
+        torch.from_numpy(index).to(device),
+        torch.from_numpy(last.astype(np.int32)).to(device),
+        torch.from_numpy((1e4 ** -np.linspace(0, 1, case.channels // 2)).astype(np.float32)).to(device),
+        1.1,
+        *(weights if norm else (None, None)),
+        1e-5,
+    )
+    stored = [a[name].clone() for name in ("k_pages", "v_pages")]
+    rotated = q.clone()
+    qkv_post(rotated, k, v, *stored, new.kv_index, new.positions, *new[4:6], *new[6:8], new.eps)
+    parts = (a["page_table"], a["kv_len"], case.heads, a["scale"], a["window"], a["sinks"])
+    expected = attention_decode(rotated, *stored, *parts)
+    actual = attention_decode(q, a["k_pages"], a["v_pages"], *parts, new=new)
+    for name, wanted in zip(("k_pages", "v_pages"), stored, strict=True):
+        torch.testing.assert_close(a[name], wanted, rtol=1e-3, atol=1e-4, equal_nan=True)
+    close(actual, expected.cpu().numpy(), case, assert_close)
 
 
 def test_num_splits_is_a_power_of_two_within_bounds() -> None:
