@@ -36,9 +36,37 @@ def run(options: argparse.Namespace) -> int:
         ]
         print(output.table(("name", "id", "size", "processor", "context", "until"), rows))
         for model in models:
+            if "memory" in model:
+                print(memory_line(model["name"], model["memory"]))
             if "experts" in model:
                 print(experts_line(model["name"], model["experts"]))
     return 0
+
+
+def memory_line(name: str, memory: dict[str, Any]) -> str:
+    """Say where a model lies, why there, and what it takes."""
+    parts = [
+        f"{label} {units.format_bytes(memory[key])}"
+        for label, key in (
+            ("weights", "weight_bytes"),
+            ("KV", "kv_bytes"),
+            ("workspace", "workspace_bytes"),
+            ("driver and kernels", "overhead_bytes"),
+        )
+        if memory[key]
+    ]
+    if memory["experts"]:
+        parts.append(
+            f"slots {units.format_bytes(memory['slot_bytes'])} for {memory['slots']} of {memory['experts']} "
+            f"experts, all in host memory {units.format_bytes(memory['host_expert_bytes'])}"
+        )
+    place = f"{memory['place']} ({memory['reason']})" if memory["reason"] else memory["place"]
+    line = f"{name}: on {place}: {', '.join(parts)}"
+    if memory["used_bytes"]:
+        line += f"; in use {units.format_bytes(memory['used_bytes'])}"
+    if memory["budget_bytes"]:
+        line += f"; allowed {units.format_bytes(memory['budget_bytes'])}"
+    return "".join([line, *(f"\n{name}: {note}" for note in memory["notes"])])
 
 
 def experts_line(name: str, experts: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ def load_message(spec: LoadSpec, config: EngineConfig, needed_tokens: int) -> Lo
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         device=cast(Literal["auto", "cpu", "cuda"], config.device),
         device_memory_bytes=config.gpu_memory_bytes,
+        host_memory_bytes=config.host_memory_bytes,
         experts=config.experts,
         experts_policy=config.experts_policy,
     )

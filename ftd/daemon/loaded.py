@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.runner import Runner
-from ftd.engine.messages import Ready
+from ftd.engine.messages import Memory, Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class LoadedModel:
     expires_at: float | None
     is_loading: bool
     pid: int | None
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)

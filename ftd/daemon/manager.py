@@ -186,6 +186,10 @@ class ModelManager:
     def _loaded_row(self, engine: LoadedEngine) -> LoadedModel:
         ready = engine.ready
         size = ready.weight_bytes + ready.kv_bytes + ready.workspace_bytes
+        if ready.device_bytes and ready.memory.place:
+            # Experts in slots are counted where they compute, not in host memory too
+            memory = ready.memory
+            size = ready.device_bytes + max(0, memory.host_expert_bytes - memory.slot_bytes)
         return LoadedModel(
             spec=engine.spec,
             size_bytes=size,
@@ -194,6 +198,7 @@ class ModelManager:
             expires_at=_later(engine.keep_alive_ns) if engine.num_leases else engine.expires_at,
             is_loading=False,
             pid=engine.runner.pid,
+            memory=ready.memory,
         )
 
     async def _serve(self) -> None:

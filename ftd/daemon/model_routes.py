@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from ftd.api import jsontext
@@ -132,7 +133,7 @@ def _running_row(row: LoadedModel) -> dict[str, Any]:
         "expires_at": jsontext.local_time(when),
         "size_vram": row.size_vram_bytes,
         "context_length": row.context_tokens,
-    }
+    } | ({"memory": msgspec.structs.asdict(row.memory)} if row.memory and row.memory.place else {})
 
 
 async def show(request: web.Request) -> web.Response:

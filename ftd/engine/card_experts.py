@@ -34,6 +34,7 @@ class CardExperts:
         config: ModelConfig,
         load: Load,
         threads: Pool,
+        kept: Any = None,
     ) -> None:
         assert config.experts is not None and device.make_experts is not None
         self._device, self._needs = device, needs
@@ -43,13 +44,16 @@ class CardExperts:
         self._table: Split | None = None
         self._tuner: Tuner | None = None
         self._policy = expert_plan.policy(load.experts_policy)
-        self.pool = device.make_experts(needs, num_slots, self._num_chosen, self._policy)
+        self.pool = device.make_experts(needs, num_slots, self._num_chosen, self._policy, kept)
         if self._share != 1.0:
             self.pool.use_processor(threads, config.hidden_size, load.precision)
 
     def split(self) -> None:
         """Say how many of m misses are fetched: as measured on this machine, or what the load asked for."""
         num_experts = self._needs.num_experts
+        if not self.pool.is_locked:
+            logger.warning(log.fields("experts on the processor", reason=self.pool.lock_refusal))
+            return
         if self._share is not None:
             quota = [round(self._share * misses) for misses in range(num_experts + 1)]
             self.pool.set_quota(quota)
@@ -71,6 +75,15 @@ class CardExperts:
         self._table = table
         if self._device.name == "cuda":
             self._tuner = Tuner()
+
+    def notes(self) -> list[str]:
+        """Return what people should know."""
+        if self.pool.is_locked:
+            return []
+        return [
+            "experts that are in no slot run on the processor: the system refused to lock memory for the "
+            f"card ({self.pool.lock_refusal}); ulimit -l says how much it allows"
+        ]
 
     def observe(self, num_rows: int, step_ns: int) -> None:
         """Take the time of a decode step; corrects the split of steps of one token."""
@@ -127,24 +140,18 @@ class CardExperts:
             "expert_split": self.pool.quota_of_one()[1 : self._num_chosen + 1],
         }
 
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of the slots less those of the banks: what lies on the card instead of all experts."""
-        moved: int = self.pool.num_bytes - self.pool.bank_bytes
-        return moved
-
 
 def make(
-    device: Device, sizes: Sizes, config: ModelConfig, load: Load, threads: Pool
+    device: Device, sizes: Sizes, config: ModelConfig, load: Load, threads: Pool, kept: Any = None
 ) -> tuple[Callable[..., Graph], CardExperts | None]:
     """Return what makes the graph, and the experts that it takes from a pool, if any.
 
-    Raises InvalidOption if ``load.experts`` makes no sense.
+    kept: what the pool before left. Raises InvalidOption if ``load.experts`` makes no sense.
     """
     expert_plan.share(load.experts)
     expert_plan.policy(load.experts_policy)
     if sizes.experts is None:
         return device.make_graph, None
-    experts = CardExperts(device, sizes.experts, sizes.num_slots, config, load, threads)
+    experts = CardExperts(device, sizes.experts, sizes.num_slots, config, load, threads, kept)
     make_graph: Any = partial(device.make_graph, experts=experts.pool)
     return make_graph, experts

@@ -92,7 +92,7 @@ def experts(device: Device, format_name: str) -> Iterator[Rate]:
     assert device.make_experts is not None
     needs = ExpertNeeds(num_layers=NUM_LAYERS, num_experts=NUM_EXPERTS, record_bytes=record_bytes)
     with Pool(device.num_threads()) as threads:
-        pool = device.make_experts(needs, NUM_EXPERTS // 4, NUM_CHOSEN, "ftd")
+        pool = device.make_experts(needs, NUM_EXPERTS // 4, NUM_CHOSEN, "ftd", None)
         try:
             pool.use_processor(threads, HIDDEN_SIZE, "fast")
             for layer in range(NUM_LAYERS):

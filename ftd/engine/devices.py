@@ -7,20 +7,24 @@ here alone, and only when a card may be used.
 import glob
 import importlib.util
 import logging
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from ftd import log
-from ftd.engine import memory
+from ftd.engine import card_memory, memory
+from ftd.engine.card_memory import Workspace
 from ftd.engine.choosing import DeviceChooser
 from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.graphs import Graph
+from ftd.engine.model_config import ModelConfig
 from ftd.engine.models import families
+from ftd.engine.weights import Weights
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
 from ftd.kernels.cpu import usable_cores
@@ -30,15 +34,21 @@ logger = logging.getLogger(__name__)
 MakePages = Callable[[tuple[int, ...], str], Any]
 # Few rows leave a card idle, so prefill takes larger chunks there than on a processor
 CUDA_CHUNK_TOKENS = 2048
-# Of the memory that is free on a card, so much stays free: kernels' own memory, other programs' growth
-CUDA_RESERVE_BYTES = 512 << 20
+# Of the memory that is free on a card, so much stays free for other programs' growth
+CUDA_RESERVE_BYTES = 256 << 20
 # Steps of more tokens use nearly all experts of a layer and stage whole layers instead of placing each expert
 MAX_PLACED_ROWS = 64
+# Where arrays begin in memory that is shared out: whole lines of caches
+_PAGE_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place to compute: ``name`` is cpu or cuda, ``label`` names it for people."""
+    """A place to compute: ``name`` is cpu or cuda, ``label`` names it for people.
+
+    reason: why it was chosen, if nobody asked for it. context_bytes: what the driver takes of a card for this
+    process; used_bytes: all that it takes there.
+    """
 
     name: str
     label: str
@@ -47,7 +57,39 @@ class Device:
     free_bytes: Callable[[], int]
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
-    make_experts: Callable[[ExpertNeeds, int, int, str], Any] | None = None
+    make_experts: Callable[[ExpertNeeds, int, int, str, Any], Any] | None = None
+    make_weights: Callable[[Any, int, int], Any] | None = None
+    make_ring: Callable[[], Any] | None = None
+    used_bytes: Callable[[], int] | None = None
+    context_bytes: int = 0
+    reason: str = ""
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether weights are copied there."""
+        return self.make_weights is not None
+
+    def release(self) -> None:
+        """Give memory that nobody uses back to the device, so that ``free_bytes`` sees it."""
+        if self.name == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def arena(self, num_bytes: int) -> MakePages:
+        """Return what makes pages of memory that is allocated at once, where rounding each would cost."""
+        return _arena(self.make_pages, num_bytes) if self.copies_weights else self.make_pages
+
+    def workspace(
+        self, config: ModelConfig, outline: Callable[[], Weights], precision: str, page_size: int
+    ) -> Workspace | None:
+        """Return what says how large a model's workspace is there, None where a formula does."""
+        if not self.copies_weights:
+            return None
+        return card_memory.workspace(
+            config, outline(), precision, page_size, _cuda_graph("meta"), _pages("meta")
+        )
 
     def num_threads(self) -> int:
         """Return how many threads compute beside the engine's own where nobody says it, 0 for all cores."""
@@ -68,9 +110,10 @@ class Device:
         return expert_rates.measure(pool, num_chosen)
 
 
-def cpu() -> Device:
-    """Return the processor."""
-    return Device("cpu", "cpu", dispatch.get("graph"), np.zeros, memory.free_bytes, lambda vocab, rows: None)
+def cpu(reason: str = "") -> Device:
+    """Return the processor. reason: why it is no card."""
+    make_graph, no_chooser = dispatch.get("graph"), _no_chooser
+    return Device("cpu", "cpu", make_graph, np.zeros, memory.free_bytes, no_chooser, reason=reason)
 
 
 def interpreter() -> Device:
@@ -83,6 +126,8 @@ def interpreter() -> Device:
         memory.free_bytes,
         _chooser("cpu"),
         make_experts=_experts("cpu"),
+        make_weights=_weights("cpu"),
+        make_ring=_ring("cpu"),
     )
 
 
@@ -93,16 +138,31 @@ def cuda() -> Device:
         raise KernelUnavailable(f"no CUDA device can be used: {reason[0]}", reason[1])
     import torch
 
+    context_bytes, free_bytes = _first_look()
     return Device(
         "cuda",
         torch.cuda.get_device_name(0),
         _cuda_graph("cuda"),
         _pages("cuda"),
-        lambda: max(0, torch.cuda.mem_get_info(0)[0] - CUDA_RESERVE_BYTES),
+        lambda: max(0, torch.cuda.mem_get_info(0)[0] + context_bytes - CUDA_RESERVE_BYTES),
         _chooser("cuda"),
         CUDA_CHUNK_TOKENS,
         _experts("cuda"),
+        _weights("cuda"),
+        _ring("cuda"),
+        lambda: context_bytes + max(0, free_bytes - torch.cuda.mem_get_info(0)[0]),
+        context_bytes,
     )
+
+
+@lru_cache
+def _first_look() -> tuple[int, int]:
+    """Return what this process took of the card before anything was allocated, and what was free then."""
+    import torch
+
+    free_bytes, total_bytes = torch.cuda.mem_get_info(0)
+    # More is not ours, unless a card is new to us
+    return min(total_bytes - free_bytes, card_memory.CONTEXT_BYTES), free_bytes
 
 
 def missing_for_cuda() -> tuple[str, str] | None:
@@ -126,31 +186,42 @@ def choose(wanted: str, architecture: str) -> Device:
 
     "auto" takes a card where one can be used and says why not. Raises KernelUnavailable if "cuda" cannot be.
     """
-    if architecture in families.UNPROVEN_ON_CARD and wanted == "auto":
-        reason = "kernels of this family are not proven on a card; FTD_DEVICE=cuda takes it all the same"
-        logger.info(log.fields("device chosen", device="cpu", reason=reason))
-        return cpu()
-    if wanted == "cpu":
-        return cpu()
-    if wanted == "interpreter":
-        return interpreter()
-    if wanted == "cuda":
-        return cuda()
+    if wanted == "auto":
+        return _chosen(_automatic(architecture))
+    return {"cpu": cpu, "interpreter": interpreter, "cuda": cuda}[wanted]()
+
+
+def _automatic(architecture: str) -> Device:
+    """Return a card where one can be used, else the processor, and why."""
+    if architecture in families.UNPROVEN_ON_CARD:
+        return cpu("kernels of this family are not proven on a card; FTD_DEVICE=cuda takes it all the same")
     missing = missing_for_cuda()
-    if missing is None:
-        return cuda()
-    logger.info(log.fields("device chosen", device="cpu", reason=missing[0]))
-    return cpu()
+    if missing is not None:
+        return cpu(missing[0])
+    card = cuda()
+    return replace(card, reason="it can be used")
+
+
+def _chosen(device: Device) -> Device:
+    """Say in the log what was chosen and why."""
+    logger.info(log.fields("device chosen", device=device.label, reason=device.reason))
+    return device
+
+
+def _no_chooser(vocab_size: int, max_sequences: int) -> DeviceChooser | None:
+    """Return nothing: ids are chosen on the host."""
+    return None
 
 
 def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
 
 
-def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str], Any]:
-    from ftd.kernels.expert_pool import ExpertPool, PoolConfig
+def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
+    from ftd.kernels.expert_places import PoolConfig
+    from ftd.kernels.expert_pool import ExpertPool
 
-    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str) -> ExpertPool:
+    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str, kept: Any) -> ExpertPool:
         config = PoolConfig(
             num_layers=needs.num_layers,
             num_experts=needs.num_experts,
@@ -162,9 +233,38 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str], Any]:
             whole_layers=policy in ("paper", "serial"),
             overlaps=policy != "serial",
         )
-        return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device)
+        return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device, kept)
 
     return make
+
+
+def _arena(make_pages: MakePages, num_bytes: int) -> MakePages:
+    import torch
+
+    memory, used = make_pages((num_bytes,), "uint8"), 0
+
+    def make(shape: tuple[int, ...], dtype: str) -> Any:
+        nonlocal used
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if used + size > num_bytes:
+            return make_pages(shape, dtype)
+        part = memory[used : used + size]
+        used += -(-size // _PAGE_ALIGNMENT) * _PAGE_ALIGNMENT
+        return part.view(getattr(torch, dtype)).view(shape)
+
+    return make
+
+
+def _weights(device: str) -> Callable[[Any, int, int], Any]:
+    from ftd.kernels.device_weights import DeviceWeights
+
+    return partial(DeviceWeights, device)
+
+
+def _ring(device: str) -> Callable[[], Any]:
+    from ftd.kernels.upload_ring import UploadRing
+
+    return partial(UploadRing, device)
 
 
 def _chooser(device: str) -> Callable[[int, int], DeviceChooser | None]:

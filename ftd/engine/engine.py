@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from ftd import log
-from ftd.engine import answers, card_experts, loader, model_config, sizing
+from ftd.engine import answers, card_experts, card_loader, loader, model_config, report, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
@@ -77,19 +79,22 @@ class Engine:
         self.config = model_config.make(file_config.architecture, file_config.hyperparameters)
         families.get(self.config.architecture)
         self._file_config = file_config
-        resident_bytes = source.weights.num_bytes if isinstance(source, loader.Resident) else 0
-        self.device, sizes = sizing.place(load, file_config, self.config, resident_bytes)
+        kept = source.placed.kept_bytes if isinstance(source, card_loader.Kept) else (0, False)
+        self.device, sizes = sizing.place(load, sizing.Model(file_config, self.config, source.outline, *kept))
         self.plan = sizes.plan
-        loaded = source.read(progress)
-        self.read_bytes, self.read_ns = loaded.read_bytes, loaded.read_ns
-        self.weights = loaded.weights
+        self._memory = report.planned(self.device, sizes, load)
+        self._placed = card_loader.place(source, self.device, sizes, progress)
+        self.weights = self._placed.weights
         # The thread that answers a card is one of the pool's; this one needs a core of its own
         self.threads = Pool(load.num_threads or self.device.num_threads())
-        make_graph, self._experts = card_experts.make(self.device, sizes, self.config, load, self.threads)
+        kept_experts = source.experts if isinstance(source, card_loader.Kept) else None
+        make_graph, self._experts = card_experts.make(
+            self.device, sizes, self.config, load, self.threads, kept_experts
+        )
         self.model = Model(
             self.config,
-            loaded.weights,
-            make_graph,
+            self.weights,
+            self._placed.graph(make_graph),
             self.threads,
             num_pages=self.plan.num_pages,
             page_size=self.plan.page_size,
@@ -98,15 +103,16 @@ class Engine:
             max_sequences=self.plan.max_sequences,
             max_logits=self.plan.max_sequences,
             precision=load.precision,
-            make_pages=self.device.make_pages,
+            make_pages=self.device.arena(self.plan.kv_bytes + self.plan.state_bytes),
             num_state_slots=max(1, self.plan.num_state_slots),
         )
         if self._experts is not None:
             self._experts.split()
-        if unused := loaded.weights.unused():
+        self.read_bytes, self.read_ns = self._placed.read
+        if unused := self.weights.unused():
             logger.warning(log.fields("tensors unused", num=len(unused), first=unused[0]))
-        if self.device.name == "cuda":
-            loaded.weights.release()
+        if self.device.name == "cuda" and self._placed.files is None:
+            self.weights.release()
         self._pages = PagePool(self.plan.num_pages)
         slots = StateSlots.over(self.model.state_pool, self.plan)
         self._prefix_cache = PrefixCache(self._pages, self.plan.page_size, slots.drop if slots else None)
@@ -139,21 +145,26 @@ class Engine:
         self._grammars.close()
         if self._experts is not None:
             self._experts.pool.close()
+        self._placed.close()
         self.threads.close()
 
     def grown(self, load: Load) -> "Engine":
         """Return an engine with the window that ``load`` names over the same weights; this one has ended.
 
-        Raises InvalidRequest while there is work or where the weights are on a card, OutOfMemory.
+        Slots of experts give way to keys and values; the hottest stay. Raises InvalidRequest while there is
+        work, OutOfMemory where the window does not fit.
         """
-        if self.has_work or self.device.name != "cpu":
-            raise InvalidRequest("the window grows only between requests, with weights in host memory")
+        if self.has_work or not self._placed.can_stay:
+            raise InvalidRequest("the window grows only between requests, with weights that stay")
+        experts, self._experts = None if self._experts is None else self._experts.pool.leave(), None
         self.threads.close()
-        weights, grammars = self.weights, self._grammars
-        del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages
+        kept = card_loader.Kept(self._file_config, self._placed, experts)
+        del self.model, self._arrays, self._scheduler, self._prefix_cache, self._pages, self._device_chooser
         gc.collect()  # keys and values of the old window are free before the new ones are measured
-        engine = Engine(load, self._send, source=loader.Resident(self._file_config, weights))
-        engine._grammars = grammars
+        self.device.release()
+        load = msgspec.structs.replace(load, device=self.device.name)
+        engine = Engine(load, self._send, source=kept)
+        engine._grammars = self._grammars
         return engine
 
     @property
@@ -353,14 +364,11 @@ class Engine:
             wrong = next(token for token in ids if not 0 <= token < self.config.vocab_size)
             raise InvalidRequest(f"token id must be between 0 and {self.config.vocab_size - 1}: {wrong}")
 
-    def _device_bytes(self) -> int:
-        """Return what lies on a card: all but the experts that slots cannot hold."""
-        if self.device.name != "cuda":
-            return 0
-        size: int = self.weights.num_bytes + self.model.kv_pool.num_bytes + self.model.workspace_bytes
-        return size if self._experts is None else size + self._experts.moved_bytes
-
     def _ready(self, precision: str) -> None:
+        used_bytes = 0 if self.device.used_bytes is None else self.device.used_bytes()
+        self._memory = report.found(
+            self._memory, used_bytes, [] if self._experts is None else self._experts.notes()
+        )
         message = Ready(
             context_tokens=self.plan.context_tokens,
             weight_bytes=self.weights.num_bytes,
@@ -370,23 +378,16 @@ class Engine:
             device=self.device.name,
             load_ns=self.load_ns,
             kernels=dispatch.describe("cpu" if self.device.name == "cpu" else "cuda"),
-            device_bytes=self._device_bytes(),
+            device_bytes=report.total(self._memory) if self.device.name == "cuda" else 0,
+            memory=self._memory,
         )
-        logger.info(
-            log.fields(
-                "load done",
-                architecture=self.config.architecture,
-                precision=precision,
-                device=self.device.label,
-                context_tokens=message.context_tokens,
-                sequences=self.plan.max_sequences,
-                pages=self.plan.num_pages,
-                weight_bytes=message.weight_bytes,
-                kv_bytes=message.kv_bytes,
-                workspace_bytes=message.workspace_bytes,
-                threads=message.num_threads,
-                seconds=self.load_ns / 1e9,
-                gb_per_s=self.read_bytes / max(1, self.read_ns),
-            )
+        report.loaded(
+            message,
+            architecture=self.config.architecture,
+            precision=precision,
+            device=self.device.label,
+            sequences=self.plan.max_sequences,
+            pages=self.plan.num_pages,
+            gb_per_s=self.read_bytes / max(1, self.read_ns),
         )
         self._send(message)

@@ -61,16 +61,22 @@ def paper_quota(copy_rate: float, read_rate: float, max_misses: int) -> list[int
     return [min(misses, max(1, round(misses * part))) for misses in range(max_misses + 1)]
 
 
-def num_slots(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> int | None:
-    """Return how many slots ``free_bytes`` hold beside those that are staged; None where all experts fit.
+def all_fit(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> bool:
+    """Return whether ``free_bytes`` hold all experts, and no ``part`` of them is asked for.
 
-    part: of all experts, at most so many, though all would fit; 0: as many as fit. Raises OutOfMemory if two
-    layers do not fit, which a prefill stages. Raises InvalidOption for a part that is none.
+    Raises InvalidOption for a part that is none.
     """
     if not 0.0 <= part <= 1.0:
         raise InvalidOption(f"expert_slots is a part of all experts, from 0 to 1: {part}")
-    if needs.num_bytes <= free_bytes and not part:
-        return None
+    return not part and needs.num_bytes <= free_bytes
+
+
+def num_slots(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> int:
+    """Return how many slots ``free_bytes`` hold beside those that are staged, no more than there are experts.
+
+    part: of all experts, at most so many; 0: as many as fit. Raises OutOfMemory if two layers do not fit,
+    which a prefill stages.
+    """
     staged = 2 * needs.num_experts
     places = max(free_bytes, 0) // needs.record_bytes
     if places < staged:
@@ -79,5 +85,5 @@ def num_slots(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> int | N
             f"not enough device memory for experts: two layers of them need {wanted}, {free} is left",
             "raise FTD_GPU_MEMORY, lower num_ctx or FTD_NUM_PARALLEL, or set FTD_DEVICE=cpu",
         )
-    most = places - staged
-    return min(most, int(part * needs.num_layers * needs.num_experts)) if part else most
+    most = int((part or 1.0) * needs.num_layers * needs.num_experts)
+    return min(places - staged, most)

@@ -10,6 +10,7 @@ from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
 from ftd.ftw import reader
 from ftd.ftw.format import FtwConfig
+from ftd.ftw.mapping import MappedBlobs
 from ftd.kernels.quant import BankMatrix, ExpertBank
 
 Progress = Callable[[int, int], None]
@@ -29,6 +30,10 @@ class Source(Protocol):
 
     config: FtwConfig
 
+    def outline(self) -> Weights:
+        """Return weights to look at their shapes and small values; large ones are not read."""
+        ...
+
     def read(self, progress: Progress) -> Loaded:
         """Return the weights; ``progress(completed_bytes, total_bytes)`` may raise to stop."""
         ...
@@ -41,21 +46,18 @@ class Files:
         self.config = reader.read_config(config_path)
         self._blob_paths = blob_paths
 
+    def outline(self) -> Weights:
+        """Return weights as mappings of the files. Raises InvalidFtw, BlobNotFound or DamagedBlob."""
+        return mapped_weights(self.config, MappedBlobs(self.config, self._blob_paths, hold_experts=False))
+
+    @property
+    def blob_paths(self) -> Mapping[str, Path]:
+        """The file of each blob, by digest."""
+        return self._blob_paths
+
     def read(self, progress: Progress) -> Loaded:
         """Read every blob. Raises InvalidFtw or DamagedBlob when the disk holds something else."""
         return read_weights(self.config, self._blob_paths, progress)
-
-
-class Resident:
-    """A model whose weights are in memory already."""
-
-    def __init__(self, config: FtwConfig, weights: Weights) -> None:
-        self.config = config
-        self.weights = weights
-
-    def read(self, progress: Progress) -> Loaded:
-        """Return the weights."""
-        return Loaded(self.weights, 0, 0)
 
 
 def read_weights(config: FtwConfig, blob_paths: Mapping[str, Path], progress: Progress) -> Loaded:
@@ -68,12 +70,18 @@ def read_weights(config: FtwConfig, blob_paths: Mapping[str, Path], progress: Pr
         if blob.digest not in blob_paths:
             raise InvalidFtw(f"the model's blob has no file: {blob.digest}")
     blobs = reader.load_blobs(config, dict(blob_paths), progress)
-    banks = [_bank(bank) for bank in reader.expert_banks(config, blobs).values()]
+    banks = [expert_bank(bank) for bank in reader.expert_banks(config, blobs).values()]
     weights = Weights(reader.tensors(config, blobs), banks)
     return Loaded(weights, sum(blob.nbytes for blob in blobs), time.monotonic_ns() - started)
 
 
-def _bank(bank: reader.ExpertBank) -> ExpertBank:
+def mapped_weights(config: FtwConfig, blobs: MappedBlobs) -> Weights:
+    """Return weights that are views of ``blobs``."""
+    banks = reader.expert_banks(config, blobs.arrays).values()
+    return Weights(reader.tensors(config, blobs.arrays), [expert_bank(bank) for bank in banks])
+
+
+def expert_bank(bank: reader.ExpertBank) -> ExpertBank:
     """Return a bank as kernels see it: the same records, offsets instead of the file's entries."""
     matrices = {
         role: BankMatrix(

@@ -40,11 +40,12 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
 
     blob_paths: digest -> file, for every blob that the config names. ``context_tokens`` is the window of one
     request, ``kv_bytes`` bounds the whole KV pool (0: enough for max_sequences full windows, bounded by free
-    memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most to use
-    there. ``prefill_chunk_tokens``: prompt tokens of one step (0: what is free, what suits the device).
-    ``experts``: what becomes of those that a card does not hold: auto, fill, cpu or split=F (F are fetched).
-    ``experts_policy``: which of them stay there, see ``expert_plan.POLICIES``. ``expert_slots``: the part of
-    all experts that a card holds (0: as many as fit).
+    memory). ``device``: auto takes a card where one can be used. ``device_memory_bytes``: most that the
+    process takes there; ``host_memory_bytes``: most of the host's for weights, or experts that a card does
+    not hold, and what sequences keep (0: what is free). ``prefill_chunk_tokens``: prompt tokens of one step
+    (0: what is free, what suits the device). ``experts``: what becomes of those that a card does not hold:
+    auto, fill, cpu or split=F (F are fetched). ``experts_policy``: which of them stay there, see
+    ``expert_plan.POLICIES``. ``expert_slots``: the part of all experts that a card holds (0: as many as fit).
     """
 
     config_path: str
@@ -57,6 +58,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     prefill_chunk_tokens: int = 0
     device: Literal["auto", "cpu", "cuda", "interpreter"] = "cpu"
     device_memory_bytes: int = 0
+    host_memory_bytes: int = 0
     experts: str = "auto"
     experts_policy: str = "ftd"
     expert_slots: float = 0.0
@@ -66,7 +68,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
 class Grow(Message, frozen=True, kw_only=True, tag="grow"):
     """Make the window larger without reading the weights again; answered by Ready or Failed.
 
-    Only between requests, and where the weights lie in host memory. The prefix cache begins anew.
+    Only between requests. The prefix cache begins anew; on a card slots of experts make room.
     """
 
     context_tokens: int
@@ -140,6 +142,30 @@ class Unload(Message, frozen=True, kw_only=True, tag="unload"):
     """End the engine process after the current step."""
 
 
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a loaded model lies and what it takes there, as planned. ``used_bytes``: measured, all of the
+    process; 0 on the processor. ``budget_bytes``: what it was allowed (0: what is free).
+
+    place, reason: the device, and why it was chosen if nobody asked for it. overhead: of a card's driver and
+    kernels. Of ``experts`` that a card does not hold: slots for some, with those that stage layers
+    ``slot_bytes``, and all of them in host memory. notes: what people should know.
+    """
+
+    place: str = ""
+    reason: str = ""
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    workspace_bytes: int = 0
+    overhead_bytes: int = 0
+    slots: int = 0
+    slot_bytes: int = 0
+    experts: int = 0
+    host_expert_bytes: int = 0
+    used_bytes: int = 0
+    budget_bytes: int = 0
+    notes: list[str] = []
+
+
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The model is loaded; sizes are those in force, ``device_bytes`` is what of them lies on a card."""
 
@@ -152,6 +178,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     load_ns: int
     kernels: dict[str, str]
     device_bytes: int = 0
+    memory: Memory = Memory()
 
 
 class Progress(Message, frozen=True, kw_only=True, tag="progress"):

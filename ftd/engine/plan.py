@@ -28,7 +28,8 @@ class MemoryNeeds:
     """What a model takes: weights, K and V of a token over all layers, workspace (fixed and a token).
 
     ``max_context_tokens``: the longest window the model was trained for. ``state_bytes``: the recurrent state
-    of one sequence.
+    of one sequence. ``overhead_bytes``: what is needed whatever the sizes are. ``workspace``: says it for
+    tokens of a step, sequences and tokens of a window, where it is not that simple.
     """
 
     weight_bytes: int
@@ -37,6 +38,8 @@ class MemoryNeeds:
     workspace_bytes_per_token: int
     max_context_tokens: int
     state_bytes: int = 0
+    overhead_bytes: int = 0
+    workspace: Callable[[int, int, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Plan:
     max_pages_per_sequence: pages of one full window; ``num_pages`` is never smaller, so a single sequence
     can always reach the end of its window. whole_prompts: a prompt runs in one step or waits.
     num_state_slots: recurrent states, of running sequences and kept; 0 in a model without them.
+    overhead_bytes: of a card's driver and kernels.
     """
 
     page_size: int
@@ -60,6 +64,7 @@ class Plan:
     whole_prompts: bool = False
     num_state_slots: int = 0
     state_bytes: int = 0
+    overhead_bytes: int = 0
 
     @property
     def max_step_tokens(self) -> int:
@@ -74,7 +79,8 @@ class Plan:
     @property
     def total_bytes(self) -> int:
         """Everything together."""
-        return self.weight_bytes + self.kv_bytes + self.workspace_bytes + self.state_bytes
+        sequence_bytes = self.kv_bytes + self.state_bytes
+        return self.weight_bytes + sequence_bytes + self.workspace_bytes + self.overhead_bytes
 
 
 def num_pages_for(num_tokens: int, page_size: int) -> int:
@@ -156,6 +162,7 @@ def make(
         num_state_slots=room.slots * room.sequences,
         state_bytes=room.state_bytes,
         workspace_bytes=room.workspace(window),
+        overhead_bytes=needs.overhead_bytes,
     )
 
 
@@ -181,10 +188,13 @@ class _Room:
 
     def workspace(self, window: int) -> int:
         tokens = min(self.chunk_tokens, window) + self.sequences
+        if self.needs.workspace is not None:
+            return self.needs.workspace(tokens, self.sequences, window)
         return self.needs.workspace_bytes + self.needs.workspace_bytes_per_token * tokens
 
     def rest(self, window: int) -> int:
-        return max(self.available - self.needs.weight_bytes - self.workspace(window) - self.state_bytes, 0)
+        fixed = self.needs.weight_bytes + self.needs.overhead_bytes + self.state_bytes
+        return max(self.available - fixed - self.workspace(window), 0)
 
     def num_pages(self, window: int) -> int:
         """Return how many pages fit if the window is that long."""
@@ -229,8 +239,10 @@ def _check(context_tokens: int, max_sequences: int, kv_bytes: int, chunk_tokens:
 def _refusal(room: _Room, window: int, fitting: int) -> OutOfMemory:
     weight_bytes, workspace_bytes = room.needs.weight_bytes, room.workspace(window)
     kv_needed = num_pages_for(window, room.page_size) * room.page_bytes
-    needed = weight_bytes + kv_needed + workspace_bytes + room.state_bytes
+    needed = weight_bytes + kv_needed + workspace_bytes + room.state_bytes + room.needs.overhead_bytes
     states = f", states {format_bytes(room.state_bytes)}" if room.state_bytes else ""
+    if room.needs.overhead_bytes:
+        states += f", driver, kernels and staging {format_bytes(room.needs.overhead_bytes)}"
     fact = (
         f"not enough memory: needed {format_bytes(needed)} (weights {format_bytes(weight_bytes)}, "
         f"KV of {window} tokens {format_bytes(kv_needed)}, workspace {format_bytes(workspace_bytes)}"

@@ -1,18 +1,24 @@
 """Decides every size of an engine before anything is allocated: the plan, and slots of experts on a card."""
 
+import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ftd import log
-from ftd.engine import devices, expert_plan, plan
+from ftd.engine import card_memory, devices, expert_plan, memory, plan
+from ftd.engine.card_memory import Workspace
 from ftd.engine.devices import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.messages import Load
 from ftd.engine.model import workspace_needs
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.plan import MemoryNeeds, Plan
+from ftd.engine.weights import Weights
 from ftd.errors import OutOfMemory
 from ftd.ftw.format import FtwConfig
+from ftd.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -28,62 +34,106 @@ class Sizes:
     experts: ExpertNeeds | None = None
     num_slots: int = 0
 
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the slots for two whole layers, which the plan counts as overhead."""
+        return 0 if self.experts is None else _staged_bytes(self.experts)
 
-def place(
-    load: Load, file_config: FtwConfig, config: ModelConfig, resident_bytes: int = 0
-) -> tuple[Device, Sizes]:
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of all slots, staged ones too."""
+        return 0 if self.experts is None else self.num_slots * self.experts.record_bytes + self.staged_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What sizes depend on: the config's blobs, and weights that are only looked at to see their shapes.
+
+    kept_bytes: of weights that are where they belong, on the device; has_all_experts: there too.
+    """
+
+    file_config: FtwConfig
+    config: ModelConfig
+    outline: Callable[[], Weights]
+    kept_bytes: int = 0
+    has_all_experts: bool = False
+
+
+def place(load: Load, model: Model) -> tuple[Device, Sizes]:
     """Choose the device and decide the sizes there; "auto" takes the processor where a card is too small.
 
     Raises what ``devices.choose`` and ``decide`` do.
     """
-    device = devices.choose(load.device, config.architecture)
+    device = devices.choose(load.device, model.config.architecture)
     try:
-        return device, decide(load, file_config, config, device, resident_bytes)
+        return device, decide(load, model, device)
     except OutOfMemory as exc:
-        if load.device != "auto" or device.name == "cpu":
+        if load.device != "auto" or device.name == "cpu" or model.kept_bytes:
             raise
         logger.warning(log.fields("device chosen", device="cpu", reason=exc.message))
-    device = devices.cpu()
-    return device, decide(load, file_config, config, device, resident_bytes)
+        device = devices.cpu(exc.message)
+    return device, decide(load, model, device)
 
 
-def decide(
-    load: Load, file_config: FtwConfig, config: ModelConfig, device: Device, resident_bytes: int = 0
-) -> Sizes:
-    """Decide from what the config's blobs, the window and the free memory are. Raises OutOfMemory.
-
-    resident_bytes: weights that are in memory already, and so are not free but need no more.
-    """
-    free_bytes = device.free_bytes() + resident_bytes
-    if device.name == "cuda" and load.device_memory_bytes:
-        free_bytes = min(free_bytes, load.device_memory_bytes)
-    weight_bytes = sum(blob.size for blob in file_config.blobs)
-    needs = _expert_needs(file_config)
+def decide(load: Load, model: Model, device: Device) -> Sizes:
+    """Decide from the model, the window and the free memory. Raises OutOfMemory, with the numbers."""
+    available = device.free_bytes() + model.kept_bytes
+    budgets = {"cuda": load.device_memory_bytes, "cpu": load.host_memory_bytes}
+    if budget := budgets.get(device.name, 0):
+        available = min(available, budget)
+    weight_bytes = sum(blob.size for blob in model.file_config.blobs)
+    needs = _expert_needs(model.file_config)
+    workspace = device.workspace(model.config, model.outline, load.precision, plan.DEFAULT_PAGE_SIZE)
     if device.name == "cpu" or needs is None:
-        return Sizes(_plan(load, config, device, weight_bytes, free_bytes))
-    expert_bytes = sum(file_config.blobs[index].size for index in _expert_blobs(file_config))
-    made = _plan(load, config, device, weight_bytes - expert_bytes, free_bytes)
-    num_slots = expert_plan.num_slots(needs, free_bytes - made.total_bytes, load.expert_slots)
-    if num_slots is None:
+        return Sizes(_plan(load, model, device, weight_bytes, available, workspace))
+    dense_bytes = weight_bytes - expert_bytes(model.file_config)
+    make = partial(_plan, load, model, device, dense_bytes, available, workspace)
+    made = make()
+    if expert_plan.all_fit(needs, available - made.total_bytes, load.expert_slots):
         return Sizes(made)
+    if model.has_all_experts:
+        raise OutOfMemory("not enough device memory to keep all experts there", "load the model again")
+    _check_host(load, needs.num_bytes)
+    made = make(_staged_bytes(needs))
+    sizes = Sizes(made, needs, _num_slots(load, needs, available, made))
+    if device.name != "cuda" or load.prefill_chunk_tokens:
+        return sizes
     # Each chunk of a prompt streams what is in no slot: chunks are longer, unless that takes too many slots
-    chunk = plan.streaming_chunk_tokens(needs.num_bytes - num_slots * needs.record_bytes)
-    while device.name == "cuda" and not load.prefill_chunk_tokens and chunk > made.prefill_chunk_tokens:
-        longer = _plan(load, config, device, weight_bytes - expert_bytes, free_bytes, chunk)
-        rest = free_bytes - longer.total_bytes
-        if rest >= 2 * needs.num_experts * needs.record_bytes:
-            fewer = expert_plan.num_slots(needs, rest, load.expert_slots)
-            if fewer is not None and fewer >= (1 - MOST_SLOTS_FOR_CHUNKS) * num_slots:
+    chunk = plan.streaming_chunk_tokens(needs.num_bytes - sizes.num_slots * needs.record_bytes)
+    while chunk > made.prefill_chunk_tokens:
+        with contextlib.suppress(OutOfMemory):
+            longer = make(_staged_bytes(needs), chunk)
+            fewer = _num_slots(load, needs, available, longer)
+            if longer.num_pages == made.num_pages and fewer >= (1 - MOST_SLOTS_FOR_CHUNKS) * sizes.num_slots:
                 return Sizes(longer, needs, fewer)
         chunk //= 2
-    return Sizes(made, needs, num_slots)
+    return sizes
+
+
+def _num_slots(load: Load, needs: ExpertNeeds, available: int, made: Plan) -> int:
+    """Return how many slots there are beside a plan that has the staged ones."""
+    return expert_plan.num_slots(
+        needs, available - made.total_bytes + _staged_bytes(needs), load.expert_slots
+    )
 
 
 def _plan(
-    load: Load, config: ModelConfig, device: Device, weight_bytes: int, free_bytes: int, chunk: int = 0
+    load: Load,
+    model: Model,
+    device: Device,
+    weight_bytes: int,
+    available: int,
+    workspace: Workspace | None,
+    staged_bytes: int = 0,
+    chunk_tokens: int = 0,
 ) -> Plan:
+    """Make the plan. staged_bytes: of slots that a card needs where it cannot hold all experts."""
+    config = model.config
     max_sequences = load.max_sequences or plan.DEFAULT_MAX_SEQUENCES
     fixed_bytes, token_bytes = workspace_needs(config, max_sequences)
+    overhead_bytes = staged_bytes
+    if device.name == "cuda":
+        overhead_bytes += card_memory.overhead(device.context_bytes, max_sequences, staged_bytes > 0)
     needs = MemoryNeeds(
         weight_bytes=weight_bytes,
         kv_bytes_per_token=config.kv_bytes_per_token(4 if load.precision == "f32" else 2),
@@ -91,23 +141,45 @@ def _plan(
         workspace_bytes_per_token=token_bytes,
         max_context_tokens=config.max_context_tokens,
         state_bytes=0 if config.recurrent is None else config.recurrent.state_bytes,
+        overhead_bytes=overhead_bytes,
+        workspace=workspace,
     )
     return plan.make(
         needs,
-        free_bytes=free_bytes,
+        free_bytes=available,
         context_tokens=load.context_tokens,
         max_sequences=load.max_sequences,
         kv_bytes=load.kv_bytes,
         prefill_chunk_tokens=load.prefill_chunk_tokens
-        or chunk
+        or chunk_tokens
         or device.chunk_tokens
         or plan.DEFAULT_CHUNK_TOKENS,
         whole_prompts=config.is_encoder,
     )
 
 
-def _expert_blobs(file_config: FtwConfig) -> list[int]:
-    return [] if file_config.experts is None else file_config.experts.blobs
+def _staged_bytes(needs: ExpertNeeds) -> int:
+    return 2 * needs.num_experts * needs.record_bytes
+
+
+def _check_host(load: Load, num_bytes: int) -> None:
+    """Raise OutOfMemory unless host memory holds the experts."""
+    available = memory.free_bytes()
+    limit = "free"
+    if 0 < load.host_memory_bytes < available:
+        available, limit = load.host_memory_bytes, "allowed by FTD_HOST_MEMORY"
+    if num_bytes > available:
+        raise OutOfMemory(
+            f"not enough host memory for experts that the device does not hold: needed "
+            f"{format_bytes(num_bytes)}, {limit} {format_bytes(available)}",
+            "use a smaller quantisation, free memory, or raise FTD_HOST_MEMORY or FTD_GPU_MEMORY",
+        )
+
+
+def expert_bytes(file_config: FtwConfig) -> int:
+    """Return the bytes of all experts."""
+    experts = file_config.experts
+    return 0 if experts is None else sum(file_config.blobs[index].size for index in experts.blobs)
 
 
 def _expert_needs(file_config: FtwConfig) -> ExpertNeeds | None:

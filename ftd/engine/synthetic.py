@@ -253,6 +253,10 @@ class Synthetic:
             layouts=[],
         )
 
+    def outline(self) -> SyntheticWeights:
+        """Return weights that have shapes and no memory."""
+        return SyntheticWeights(self._format, self._seed, is_empty=True)
+
     def read(self, progress: Progress) -> Loaded:
         """Return the weights, which are made when they are asked for."""
         started = time.monotonic_ns()

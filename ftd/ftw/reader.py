@@ -61,7 +61,7 @@ def load_blobs(
     compared before any memory is taken.
     """
     check_files(config, blob_paths)
-    counter = _Counter(progress, sum(blob.size for blob in config.blobs))
+    counter = Counter(progress, sum(blob.size for blob in config.blobs))
     started = time.monotonic()
     arrays = _places(config)
     with ThreadPoolExecutor(num_threads, "ftw-read") as threads:
@@ -162,7 +162,7 @@ def expert_banks(config: FtwConfig, blobs: Sequence[NDArray[np.uint8]]) -> dict[
     }
 
 
-class _Counter:
+class Counter:
     """Adds up bytes over threads and reports them one call at a time, never falling."""
 
     def __init__(self, progress: Progress, total: int) -> None:
@@ -172,9 +172,15 @@ class _Counter:
         self.total = total
 
     def add(self, num_bytes: int) -> None:
+        """Count what was read; raises what ``progress`` does."""
         with self._lock:
-            self._done += num_bytes
+            self._done = min(self._done + num_bytes, self.total)
             self._progress(self._done, self.total)
+
+    def complete(self) -> None:
+        """Report everything, also what nobody had to read."""
+        if self._done < self.total:
+            self.add(self.total - self._done)
 
 
 def _size(path: Path, name: str) -> int:
@@ -192,16 +198,17 @@ def _places(config: FtwConfig) -> list[NDArray[np.uint8]]:
     arrays = {}
     if config.experts is not None:
         order = config.experts.blobs
-        area, start = _allocate(sum(config.blobs[index].size for index in order)), 0
+        area, start = allocate(sum(config.blobs[index].size for index in order)), 0
         for index in order:
             arrays[index] = area[start : start + config.blobs[index].size]
             start += config.blobs[index].size
     return [
-        arrays[index] if index in arrays else _allocate(blob.size) for index, blob in enumerate(config.blobs)
+        arrays[index] if index in arrays else allocate(blob.size) for index, blob in enumerate(config.blobs)
     ]
 
 
-def _allocate(num_bytes: int) -> NDArray[np.uint8]:
+def allocate(num_bytes: int) -> NDArray[np.uint8]:
+    """Return anonymous memory, page-aligned, in huge pages where the kernel gives them."""
     area = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
@@ -212,7 +219,7 @@ def _allocate(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def _read_blob(
-    blob: BlobEntry, path: Path, target: memoryview, threads: ThreadPoolExecutor, counter: _Counter
+    blob: BlobEntry, path: Path, target: memoryview, threads: ThreadPoolExecutor, counter: Counter
 ) -> None:
     descriptor = direct.open_direct(path, target)
     try:
@@ -233,7 +240,7 @@ def _read_blob(
         os.close(descriptor)
 
 
-def _read_run(blob: BlobEntry, descriptor: int, target: memoryview, start: int, counter: _Counter) -> None:
+def _read_run(blob: BlobEntry, descriptor: int, target: memoryview, start: int, counter: Counter) -> None:
     direct.read_run(descriptor, target, start, blob.digest)
     counter.add(len(target))
 

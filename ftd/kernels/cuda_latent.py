@@ -191,9 +191,13 @@ class LatentOps:
         if out is x or out.width != num_heads * wide:
             raise ValueError(f"out must be another buffer {num_heads * wide} wide, got {out.width}")
         dtype = torch.float32 if self._precision == "f32" else torch.bfloat16
+        device, deep = self._memory.device, weight.shape[1]
 
         def unpack() -> torch.Tensor:
-            whole = DeviceMatrix.upload([weight], self._memory.device)
+            if device == "meta":
+                sizes = (num_heads, deep, used) if which.transposed else (num_heads, used, deep)
+                return torch.empty(sizes, dtype=dtype, device=device)
+            whole = DeviceMatrix.upload([weight], device)
             return unpacked(whole, num_heads, which.first, used, which.transposed, dtype)
 
         parts = self._memory.allocate(unpack)

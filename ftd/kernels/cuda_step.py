@@ -54,26 +54,18 @@ class StepMemory:
 
     def __init__(self, limits: Limits, device: str) -> None:
         self._device = device
-        self._offsets: dict[str, tuple[int, int]] = {}
-        start = 0
-        for name, length in (
-            ("ids", limits.max_tokens),
-            ("positions", limits.max_tokens),
-            ("kv_index", limits.max_tokens),
-            ("q_start", limits.max_sequences + 1),
-            ("kv_len", limits.max_sequences),
-            ("state_index", limits.max_sequences),
-            ("logit_rows", limits.max_logits),
-            ("page_table", limits.max_sequences * limits.max_pages_per_sequence),
-        ):
-            self._offsets[name] = (start, start + length)
-            start += -(-length // _SECTION) * _SECTION
+        self._offsets, start = _sections(limits)
         self._columns = limits.max_pages_per_sequence
         # Two: the copy of one step may be under way while the next one is written
         self._stagings = [torch.zeros(start, dtype=torch.int32, pin_memory=device != "cpu") for _ in range(2)]
         self._next_staging()
         self._array = torch.zeros(start, dtype=torch.int32, device=device)
         self.num_bytes = 4 * start
+
+    @staticmethod
+    def count(limits: Limits) -> int:
+        """Return the bytes of the arrays on a device."""
+        return 4 * _sections(limits)[1]
 
     def upload(
         self, step: Step, num_rows: int, block_sizes: Iterable[int], sampled: torch.Tensor | None = None
@@ -156,3 +148,22 @@ class StepMemory:
     def _tensor(self, name: str) -> torch.Tensor:
         start, end = self._offsets[name]
         return self._array[start:end]
+
+
+def _sections(limits: Limits) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return where each array begins and ends, in int32, and the length of all."""
+    offsets = {}
+    start = 0
+    for name, length in (
+        ("ids", limits.max_tokens),
+        ("positions", limits.max_tokens),
+        ("kv_index", limits.max_tokens),
+        ("q_start", limits.max_sequences + 1),
+        ("kv_len", limits.max_sequences),
+        ("state_index", limits.max_sequences),
+        ("logit_rows", limits.max_logits),
+        ("page_table", limits.max_sequences * limits.max_pages_per_sequence),
+    ):
+        offsets[name] = (start, start + length)
+        start += -(-length // _SECTION) * _SECTION
+    return offsets, start

@@ -6,11 +6,12 @@ expert's weight lies in the slot that ``DeviceBank.slot_of`` names. Planes keep 
     planes[i]  [R, rows, items]    rows and items as in ``quant``; contiguous in a slot, any stride between
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ftd.kernels.quant import FORMATS, ExpertBank, OnlyMatrix, QuantMatrix
 
@@ -22,6 +23,8 @@ DTYPES: dict[str, torch.dtype] = {
     "i1": torch.int8,
     "u1": torch.uint8,
 }
+# Returns device memory [rows, bytes] that has, or will have, the bytes of arrays one below the other
+Place = Callable[[Sequence[NDArray[np.uint8]]], torch.Tensor]
 # Triton reads vectors of 16 bytes where it knows that addresses are multiples of 16.
 ALIGNMENT = 16
 
@@ -35,8 +38,13 @@ class DeviceMatrix:
     planes: tuple[torch.Tensor, ...]
 
     @classmethod
-    def upload(cls, matrices: Sequence[QuantMatrix], device: str) -> "DeviceMatrix":
-        """Copy ``matrices`` of one format and K to ``device``, stacked along N, into one slot."""
+    def upload(
+        cls, matrices: Sequence[QuantMatrix], device: str, place: Place | None = None
+    ) -> "DeviceMatrix":
+        """Copy ``matrices`` of one format and K to ``device``, stacked along N, into one slot.
+
+        place: what allocates and copies instead.
+        """
         first = matrices[0]
         columns = first.shape[1]
         if any(each.format != first.format or each.shape[1] != columns for each in matrices):
@@ -45,9 +53,9 @@ class DeviceMatrix:
             raise ValueError(f"{first.format} matrices share scales between rows and cannot be stacked")
         planes = []
         for i, plane in enumerate(FORMATS[first.format].planes):
-            rows = np.concatenate([each.planes[i].view(np.uint8) for each in matrices])
-            tensor = torch.from_numpy(rows).to(device).view(DTYPES[plane.dtype])
-            planes.append(tensor.unsqueeze(0))
+            parts = [each.planes[i].view(np.uint8) for each in matrices]
+            tensor = place(parts) if place else torch.from_numpy(np.concatenate(parts)).to(device)
+            planes.append(tensor.view(DTYPES[plane.dtype]).unsqueeze(0))
         return cls(first.format, (sum(each.shape[0] for each in matrices), columns), tuple(planes))
 
     @classmethod
@@ -91,13 +99,13 @@ class DeviceBank:
     slot_of: torch.Tensor
 
     @classmethod
-    def upload(cls, bank: ExpertBank, device: str) -> "DeviceBank":
-        """Copy all records of ``bank``; expert e lies in slot e."""
+    def upload(cls, bank: ExpertBank, device: str, place: Place | None = None) -> "DeviceBank":
+        """Copy all records of ``bank``; expert e lies in slot e. place: as for a matrix."""
         matrices = {}
-        slots = torch.tensor(bank.records, device=device)
+        slots = place([bank.records]) if place else torch.tensor(bank.records, device=device)
         for role, matrix in bank.matrices.items():
             if isinstance(matrix, OnlyMatrix):
-                matrices[role] = DeviceMatrix.upload([matrix.matrix], device)
+                matrices[role] = DeviceMatrix.upload([matrix.matrix], device, place)
             else:
                 matrices[role] = DeviceMatrix.in_slots(slots, matrix.format, matrix.shape, matrix.offsets)
         return cls(bank.layer, matrices, torch.arange(bank.num_experts, dtype=torch.int32, device=device))

@@ -10,6 +10,9 @@ one that runs on the processor and is hot enough is fetched beside the step, for
 A prefill of many tokens uses nearly all experts of a layer: the copy engine brings those that are in no slot
 to one half of the staged slots while the layer before computes from the other half; what is resident is read
 in place. What a prompt's last tokens use most then moves from there to the coldest slots, for decode.
+
+Where the system refuses to lock host memory, no kernel can read it: the processor runs all that is in no
+slot, and prompts still stage layers.
 """
 
 import contextlib
@@ -24,7 +27,9 @@ import torch
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
+from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.fill_triton import fill
+from ftd.kernels.host_lock import HostLocks
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_triton import (
     COUNTERS,
@@ -50,51 +55,39 @@ SEED_STEPS, SEED_TOKENS, SEED_EXPERTS = 4, 16, 16
 WORKER_WAIT_S = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig:
-    """Sizes and policy of a pool.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a pool leaves to the one that takes its place: locked banks, and how hot each expert is."""
 
-    num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
-    of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
-    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies
-    run beside what computes.
-    """
-
-    num_layers: int
-    num_experts: int
-    record_bytes: int
-    num_slots: int
-    quota: tuple[int, ...]
-    weights: tuple[int, ...]
-    policy: str = "decayed"
-    whole_layers: bool = False
-    overlaps: bool = True
-
-    @property
-    def num_staged(self) -> int:
-        """Slots for two whole layers."""
-        return 2 * self.num_experts
-
-    @property
-    def num_places(self) -> int:
-        """All slots."""
-        return self.num_slots + self.num_staged
+    locks: HostLocks
+    score: torch.Tensor
+    clock: torch.Tensor
 
 
 class ExpertPool:
-    """Owns slots and residency on ``device`` and pins the banks that it is given. One thread at a time."""
+    """Owns slots and residency on ``device`` and pins the banks that it is given. One thread at a time.
 
-    def __init__(self, config: PoolConfig, max_rows: int, num_chosen: int, device: str) -> None:
+    kept: of a pool of the same banks; the hottest experts are in slots from the start.
+    """
+
+    def __init__(
+        self, config: PoolConfig, max_rows: int, num_chosen: int, device: str, kept: Kept | None = None
+    ) -> None:
         self.config = config
         self.device = device
         self._banks: list[torch.Tensor] = []
-        self._pinned: dict[int, int] = {}
+        self._locks = HostLocks() if kept is None else kept.locks
+        self.is_locked = True
         places = config.num_places
         self._slots = torch.empty((places, config.record_bytes), dtype=torch.uint8, device=device)
         self._bases = torch.zeros(config.num_layers, dtype=torch.int64, device=device)
         self._identity = torch.arange(places, dtype=torch.int32, device=device)
         total = config.num_layers * config.num_experts
         self.state = Residency.make(total, config.num_slots, config.quota, config.weights, device)
+        self._owners = first_owners(config, None if kept is None else kept.score.cpu().numpy())
+        if kept is not None:
+            self.state.score.copy_(kept.score)
+            self.state.clock.copy_(kept.clock)
         self._max_rows = min(max_rows, MAX_PAIRS // num_chosen)
         self._num_chosen = num_chosen
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
@@ -145,19 +138,14 @@ class ExpertPool:
             # Of memory that may not be written; nobody does
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
             records = torch.from_numpy(bank.records)
-        self._pin(records)
+        if self.is_locked and needs_locks(self.device) and not self._locks.add(records):
+            self._do_without_lock()
         self._banks.append(records)
         self.formats |= {matrix.format for matrix in bank.matrices.values() if isinstance(matrix, BankMatrix)}
         if self._worker is not None:
             self._worker.add(bank, activation, limit)
         self._bases[row] = records.data_ptr()
-        first = row * config.num_slots // config.num_layers
-        end = (row + 1) * config.num_slots // config.num_layers
-        count = min(end - first, config.num_experts)
-        self._slots[first : first + count].copy_(records[:count])
-        flat = torch.arange(count, dtype=torch.int32, device=self.device) + row * config.num_experts
-        self.state.owner_of[first : first + count] = flat
-        self.state.slot_of[row * config.num_experts :][:count] = self._identity[first : first + count]
+        self._fill_row(row, records)
         return row
 
     def matrices(self, bank: ExpertBank) -> dict[str, DeviceMatrix]:
@@ -227,8 +215,14 @@ class ExpertPool:
             torch.cuda.current_stream().wait_stream(self._copies)
 
     def set_quota(self, quota: Quota, warm: Quota = (1,)) -> None:
-        """Say how many of m misses are fetched and how many others beside the step; graphs follow."""
-        self.state.set_quota(quota, warm)
+        """Say how many of m misses are fetched and how many others beside the step; graphs follow.
+
+        None where memory is not locked.
+        """
+        if self.is_locked:
+            self.state.set_quota(quota, warm)
+        else:
+            self.state.set_quota([0] * (self.config.num_experts + 1), (0,))
 
     def fetch(self, rows: torch.Tensor, count: torch.Tensor) -> None:
         """Copy ``count`` [1] experts to slots, rows [N, 2] of flat id and slot; for measurements."""
@@ -310,13 +304,35 @@ class ExpertPool:
         """Bytes of all slots."""
         return self._slots.nbytes
 
+    @property
+    def lock_refusal(self) -> str | None:
+        """Why banks are not locked, if they are not."""
+        return self._locks.refusal
+
+    def leave(self) -> Kept:
+        """End, and return what another pool of the same banks goes on with; nothing is under way."""
+        if self._worker is not None:
+            self._worker.close()
+        locks, self._locks = self._locks, HostLocks()
+        return Kept(locks, self.state.score, self.state.clock)
+
     def close(self) -> None:
         """End the worker and unlock the host memory."""
         if self._worker is not None:
             self._worker.close()
-        for address in self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
-        self._pinned.clear()
+        self._locks.close()
+
+    def _fill_row(self, row: int, records: torch.Tensor) -> None:
+        """Copy the experts of a layer that are in slots from the start."""
+        num_experts = self.config.num_experts
+        first, end = np.searchsorted(self._owners, [row * num_experts, (row + 1) * num_experts]).tolist()
+        owners = self._owners[first:end]
+        for begin, stop in runs(owners):
+            slots = self._slots[first + begin : first + stop]
+            slots.copy_(records[owners[begin] - row * num_experts :][: stop - begin])
+        flat = torch.from_numpy(owners).to(self.device)
+        self.state.owner_of[first:end] = flat
+        self.state.slot_of[flat.long()] = self._identity[first:end]
 
     def _placement(self, tokens: int, row: int) -> Placement:
         key = (tokens, row)
@@ -354,15 +370,21 @@ class ExpertPool:
         stream.wait_stream(torch.cuda.current_stream())
         return torch.cuda.stream(stream)
 
-    def _pin(self, records: torch.Tensor) -> None:
-        """Lock the pages of ``records``; banks that share memory are locked once."""
-        address, size = records.data_ptr(), records.nbytes
-        if self.device == "cpu" or self._pinned.get(address, 0) >= size:
-            return
-        status = torch.cuda.cudart().cudaHostRegister(address, size, 0)  # type: ignore[no-untyped-call]
-        if int(status) != 0:
+    def _do_without_lock(self) -> None:
+        """Leave to the processor what is in no slot: only locked memory can be fetched from.
+
+        Raises OutOfMemory if there is no worker.
+        """
+        self._locks.close()
+        self.is_locked = False
+        if self.mailbox is None:
             raise OutOfMemory(
-                f"the system refused to lock {size} bytes of experts in memory: CUDA error {int(status)}",
-                "raise the limit of locked memory (ulimit -l), or set FTD_DEVICE=cpu",
+                f"the system refused to lock experts in memory: {self._locks.refusal}",
+                "raise the limit of locked memory (ulimit -l), or set FTD_EXPERTS=auto",
             )
-        self._pinned[address] = size
+        self.set_quota([0] * (self.config.num_experts + 1))
+
+
+def needs_locks(device: str) -> bool:
+    """Return whether kernels there read host memory only if it is locked."""
+    return device != "cpu"

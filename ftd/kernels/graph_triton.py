@@ -26,6 +26,8 @@ from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_runner import Runner
 from ftd.kernels.cuda_states import StateOps
+from ftd.kernels.cuda_step import StepMemory
+from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace
@@ -57,6 +59,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         precision: Literal["fast", "f32"] = "fast",
         device: str = "cuda",
         experts: ExpertPool | None = None,
+        weights: DeviceWeights | None = None,
     ) -> None:
         self._experts = experts
         self._limits = Limits(
@@ -69,7 +72,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         if precision not in ("fast", "f32"):
             raise ValueError(f"precision must be fast or f32, got {precision!r}")
         self._precision = precision
-        self._memory = DeviceMemory(self._limits, precision, device)
+        self._memory = DeviceMemory(self._limits, precision, device, weights)
         self._runner: Runner | None = None
         self._program: list[Op] = []
         self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
@@ -269,13 +272,17 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def finish(self) -> None:
         """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
         self._refuse_finished()
-        program = fuse(self._program)
-        self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
-        self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
+        program = self._place()
         self._memory.forget()
         if self._experts is not None:
             self._experts.start()
         self._runner = Runner(program, self._limits, self._block_sizes, self._memory.device)
+
+    def measure(self) -> int:
+        """Return the bytes that ``finish`` would have taken; on ``meta`` they are only counted."""
+        self._refuse_finished()
+        self._place()
+        return self.num_bytes + StepMemory.count(self._limits)
 
     def run(
         self,
@@ -326,6 +333,13 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def num_bytes(self) -> int:
         """Bytes of all buffers and step arrays (of workspaces alone until finished)."""
         return self._memory.buffer_bytes + (0 if self._runner is None else self._runner.num_bytes)
+
+    def _place(self) -> list[Op]:
+        """Fuse the program and give what it touches memory; return it."""
+        program = fuse(self._program)
+        self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
+        self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
+        return program
 
     def _can_stack(self, outs: tuple[DeviceBuffer, ...], weights: list[QuantMatrix]) -> bool:
         if len(outs) == 1:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fake_api import FakeApi, model
 
-from ftd.cli.ps import processor
+from ftd.cli.ps import memory_line, processor
 
 
 def loaded(name: str, expires: str, **fields: int) -> dict[str, object]:
@@ -90,3 +90,30 @@ def test_without_a_daemon_nothing_is_loaded_and_none_is_started(cli) -> None:
 )
 def test_processor(size: int, size_vram: int, text: str) -> None:
     assert processor(size, size_vram) == text
+
+
+def test_memory_is_said_in_a_line_of_its_own() -> None:
+    memory = {
+        "place": "NVIDIA H200",
+        "reason": "it can be used",
+        "weight_bytes": 900_000_000,
+        "kv_bytes": 800_000_000,
+        "workspace_bytes": 300_000_000,
+        "overhead_bytes": 700_000_000,
+        "slots": 1200,
+        "slot_bytes": 4_000_000_000,
+        "experts": 6144,
+        "host_expert_bytes": 16_000_000_000,
+        "used_bytes": 6_800_000_000,
+        "budget_bytes": 8_000_000_000,
+        "notes": ["something to know"],
+    }
+    assert memory_line("m", memory) == (
+        "m: on NVIDIA H200 (it can be used): weights 900 MB, KV 800 MB, workspace 300 MB, driver and kernels "
+        "700 MB, slots 4 GB for 1200 of 6144 experts, all in host memory 16 GB; in use 6.8 GB; "
+        "allowed 8 GB\nm: something to know"
+    )
+    cpu = memory | {"place": "cpu", "reason": "", "experts": 0, "overhead_bytes": 0, "notes": []}
+    assert memory_line("m", cpu | {"used_bytes": 0, "budget_bytes": 0}) == (
+        "m: on cpu: weights 900 MB, KV 800 MB, workspace 300 MB"
+    )

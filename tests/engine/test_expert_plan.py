@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftd.engine import expert_plan
-from ftd.engine.expert_plan import ExpertNeeds, num_slots
+from ftd.engine.expert_plan import ExpertNeeds, all_fit, num_slots
 from ftd.errors import InvalidOption, OutOfMemory
 
 NEEDS = ExpertNeeds(num_layers=4, num_experts=8, record_bytes=4096)
 
 
 def test_everything_is_resident_where_it_fits() -> None:
-    assert num_slots(NEEDS, NEEDS.num_bytes) is None
+    assert all_fit(NEEDS, NEEDS.num_bytes) and not all_fit(NEEDS, NEEDS.num_bytes - 1)
 
 
 def test_two_layers_are_staged_and_the_rest_keeps_experts() -> None:
@@ -32,10 +32,9 @@ def test_slots_and_staged_layers_fit_in_what_is_free(layers: int, experts: int, 
     except OutOfMemory:
         assert free < 2 * experts * needs.record_bytes
         return
-    if found is None:
-        assert needs.num_bytes <= free
-    else:
-        assert 0 <= (found + 2 * experts) * needs.record_bytes <= free < needs.num_bytes
+    assert 0 <= found <= layers * experts
+    assert (found + 2 * experts) * needs.record_bytes <= free
+    assert found == layers * experts or (found + 1 + 2 * experts) * needs.record_bytes > free
 
 
 def test_the_papers_quota_is_the_ratio_of_the_rates_and_at_least_one() -> None:
@@ -47,8 +46,9 @@ def test_a_part_of_all_experts_is_kept_though_more_would_fit() -> None:
     assert num_slots(NEEDS, NEEDS.num_bytes, 0.5) == 16
     assert num_slots(NEEDS, 20 * 4096, 0.5) == 4
     assert num_slots(NEEDS, 2 * NEEDS.num_bytes, 1.0) == 32
+    assert not all_fit(NEEDS, 2 * NEEDS.num_bytes, 0.5)
     with pytest.raises(InvalidOption, match=r"from 0 to 1: 1\.5"):
-        num_slots(NEEDS, NEEDS.num_bytes, 1.5)
+        all_fit(NEEDS, NEEDS.num_bytes, 1.5)
 
 
 def test_a_policy_is_one_of_four() -> None:

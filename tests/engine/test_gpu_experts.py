@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 from ftd.engine import devices, expert_plan, expert_store
-from ftd.engine.messages import Load
-from ftd.errors import EngineError
+from ftd.engine.messages import Load, Ready
+from ftd.errors import EngineError, OutOfMemory
+from ftd.kernels import expert_pool
+from ftd.kernels.host_lock import HostLocks
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
 
@@ -32,6 +34,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 def start(load: Load, monkeypatch: pytest.MonkeyPatch, num_slots: int, experts: str) -> Serving:
     """Return an engine on a card that has room for ``num_slots`` experts."""
+    monkeypatch.setattr(expert_plan, "all_fit", lambda needs, free_bytes: False)
     monkeypatch.setattr(expert_plan, "num_slots", lambda needs, free_bytes: num_slots)
     name = "cuda" if HAS_CARD else "interpreter"
     return Serving(msgspec.structs.replace(load, device=name, experts=experts, num_threads=2))
@@ -74,6 +77,45 @@ def test_workers_that_stall_are_an_error_and_no_hang(load: Load, monkeypatch: py
     assert time.monotonic() - begin_s < STALLED_S
     assert caught.value.hint is not None and "--experts fill" in caught.value.hint
     card.close()
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for a system that locks no memory."""
+
+    def add(locks: HostLocks, memory: object) -> bool:
+        locks.refusal = "no more than 64 KB"
+        return False
+
+    monkeypatch.setattr(HostLocks, "add", add)
+    if not HAS_CARD:
+        monkeypatch.setattr(expert_pool, "needs_locks", lambda device: True)
+
+
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("experts", ["auto", pytest.param("split=0.5", marks=pytest.mark.slow)])
+def test_experts_run_on_the_processor_where_memory_cannot_be_locked(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, experts: str
+) -> None:
+    processor = Serving(load)
+    expected = texts(processor, 4)
+    processor.close()
+    card = start(load, monkeypatch, 4, experts)
+    assert texts(card, 4) == expected
+    stats = card.engine.stats()
+    assert stats.expert_fills == stats.expert_transient_fills == 0
+    assert stats.expert_reads == stats.expert_hits + stats.experts_on_cpu and stats.experts_on_cpu > 0
+    (ready,) = [message for message in card.sent if isinstance(message, Ready)]
+    assert "no more than 64 KB" in ready.memory.notes[0]
+    assert any("experts on the processor" in record.getMessage() for record in caplog.records)
+    card.close()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_fetching_alone_needs_locked_memory(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfMemory, match="no more than 64 KB") as caught:
+        start(load, monkeypatch, 4, "fill")
+    assert caught.value.hint is not None and "FTD_EXPERTS=auto" in caught.value.hint
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ftd.engine import devices, loader, model_config, sizing
+from ftd.engine import card_memory, devices, loader, model_config, sizing
 from ftd.engine.messages import Load
 from ftd.engine.sizing import Sizes
 from ftd.engine.synthetic import Synthetic
@@ -25,12 +25,14 @@ def test_auto_takes_the_processor_where_the_card_is_too_small(
     card = replace(devices.cpu(), name="cuda", free_bytes=lambda: 1000)
     monkeypatch.setattr(devices, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(devices, "cuda", lambda: card)
-    device, sizes = sizing.place(msgspec.structs.replace(load, device="auto"), source.config, config)
+    model = sizing.Model(source.config, config, source.outline)
+    device, sizes = sizing.place(msgspec.structs.replace(load, device="auto"), model)
+    assert "not enough memory" in device.reason
     assert device.name == "cpu" and sizes.plan.num_pages > 0
     with pytest.raises(OutOfMemory, match="not enough memory"):
-        sizing.place(msgspec.structs.replace(load, device="cuda"), source.config, config)
+        sizing.place(msgspec.structs.replace(load, device="cuda"), model)
     monkeypatch.setattr(devices, "cuda", lambda: replace(card, free_bytes=lambda: 1 << 30))
-    device, _ = sizing.place(msgspec.structs.replace(load, device="auto"), source.config, config)
+    device, _ = sizing.place(msgspec.structs.replace(load, device="auto"), model)
     assert device.name == "cuda"
 
 
@@ -47,7 +49,7 @@ def sizes_of_30b(gigabytes: float, **options: object) -> Sizes:
         free_bytes=lambda: int(gigabytes * 1e9),
         chunk_tokens=devices.CUDA_CHUNK_TOKENS,
     )
-    return sizing.decide(load, source.config, config, card)
+    return sizing.decide(load, sizing.Model(source.config, config, source.outline), card)
 
 
 def test_prompts_run_in_longer_chunks_where_experts_are_streamed() -> None:
@@ -66,3 +68,64 @@ def test_longer_chunks_do_not_cost_many_slots(gigabytes: float) -> None:
     found = sizes_of_30b(gigabytes)
     assert found.plan.prefill_chunk_tokens >= devices.CUDA_CHUNK_TOKENS
     assert short.num_slots >= found.num_slots >= 0.9 * short.num_slots
+
+
+def model_of(architecture: str, folder: Path) -> tuple[Load, sizing.Model]:
+    """Return a tiny model as files, and the message that loads it."""
+    load = write_ftw(tiny.make(architecture), folder)
+    source = loader.Files(Path(load.config_path), {d: Path(path) for d, path in load.blob_paths.items()})
+    config = model_config.make(source.config.architecture, source.config.hyperparameters)
+    return load, sizing.Model(source.config, config, source.outline)
+
+
+def test_the_budget_of_a_card_is_what_the_process_may_take(tmp_path: Path) -> None:
+    load, model = model_of("llama", tmp_path)
+    card = replace(devices.cpu(), name="cuda", free_bytes=lambda: 8 << 30, context_bytes=500 << 20)
+    load = msgspec.structs.replace(load, device_memory_bytes=1 << 30)
+    made = sizing.decide(load, model, card).plan
+    assert made.overhead_bytes == card_memory.overhead(500 << 20, load.max_sequences, False)
+    assert made.overhead_bytes < made.total_bytes <= 1 << 30
+    with pytest.raises(OutOfMemory, match=r"driver, kernels and staging 7\d\d MB.*available 100 MB"):
+        sizing.decide(msgspec.structs.replace(load, device_memory_bytes=100_000_000), model, card)
+
+
+def test_two_layers_of_experts_are_kept_free_of_kv(tmp_path: Path) -> None:
+    load, model = model_of("mixtral", tmp_path)
+    records = model.file_config.experts
+    assert records is not None
+    staged_bytes = 2 * records.num_experts * records.record_bytes
+    card = replace(devices.cpu(), name="card", free_bytes=lambda: 8 << 30)
+    whole = sizing.decide(load, model, card)
+    assert whole.experts is None
+    dense_bytes = whole.plan.weight_bytes + whole.plan.workspace_bytes
+    one_window = whole.plan.kv_bytes // load.max_sequences
+    for kv_bytes in (one_window, 2 * one_window):
+        free_bytes = dense_bytes + staged_bytes + kv_bytes
+        sizes = sizing.decide(load, model, replace(card, free_bytes=lambda free=free_bytes: free))
+        assert sizes.experts is not None and sizes.num_slots * records.record_bytes < one_window
+        assert kv_bytes - one_window < sizes.plan.kv_bytes <= kv_bytes
+        assert sizes.plan.total_bytes + sizes.num_slots * records.record_bytes <= free_bytes
+
+
+def test_experts_that_host_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
+    load, model = model_of("mixtral", tmp_path)
+    experts = sizing.expert_bytes(model.file_config)
+    card = replace(devices.cpu(), name="card")
+    whole = sizing.decide(load, model, replace(card, free_bytes=lambda: 8 << 30)).plan
+    card = replace(card, free_bytes=lambda: whole.total_bytes + experts - 4096)
+    small = msgspec.structs.replace(load, host_memory_bytes=experts - 1)
+    with pytest.raises(OutOfMemory, match="allowed by FTD_HOST_MEMORY") as caught:
+        sizing.decide(small, model, card)
+    assert caught.value.hint is not None and "FTD_HOST_MEMORY" in caught.value.hint
+    enough = msgspec.structs.replace(load, host_memory_bytes=experts)
+    assert sizing.decide(enough, model, card).experts is not None
+
+
+def test_the_processor_keeps_to_the_budget_of_the_host(tmp_path: Path) -> None:
+    load, model = model_of("llama", tmp_path)
+    whole = sizing.decide(load, model, devices.cpu()).plan
+    less = whole.total_bytes - whole.kv_bytes // 2
+    made = sizing.decide(msgspec.structs.replace(load, host_memory_bytes=less), model, devices.cpu()).plan
+    assert made.num_pages < whole.num_pages and made.total_bytes <= less
+    with pytest.raises(OutOfMemory, match="not enough memory"):
+        sizing.decide(msgspec.structs.replace(load, host_memory_bytes=1000), model, devices.cpu())

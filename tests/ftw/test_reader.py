@@ -148,13 +148,13 @@ def test_a_blob_that_shrinks_while_it_is_read_is_refused(
     sink: DirectorySink, model: WrittenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = paths(sink, model).values()
-    allocate = reader._allocate
+    allocate = reader.allocate
 
     def shrink(num_bytes: int) -> np.ndarray:
         os.truncate(path, 4096)
         return allocate(num_bytes)
 
-    monkeypatch.setattr(reader, "_allocate", shrink)
+    monkeypatch.setattr(reader, "allocate", shrink)
     with pytest.raises(DamagedBlob, match="ends at byte 4096"):
         reader.load_blobs(model.config, paths(sink, model))
 

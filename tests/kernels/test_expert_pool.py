@@ -11,7 +11,8 @@ from ftd.engine.expert_cache import Clock
 from ftd.engine.model import Model
 from ftd.kernels import expert_pool, expert_rates
 from ftd.kernels._pool import Pool
-from ftd.kernels.expert_pool import ExpertPool, PoolConfig
+from ftd.kernels.expert_places import PoolConfig, first_owners, runs
+from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_split import NUM_SIZES
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
@@ -120,3 +121,12 @@ def test_a_prompt_leaves_its_experts_in_slots(
     ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(at, at + 2)]
     assert_close(np.concatenate(ours), oracle.logits(PROMPT[: at + 2]))
     pool.close()
+
+
+def test_the_hottest_experts_are_in_slots_first() -> None:
+    config = PoolConfig(num_layers=2, num_experts=4, record_bytes=16, num_slots=3, quota=(0,), weights=(1,))
+    score = np.array([5, 0, 9, 1, 7, 0, 0, 2])
+    assert first_owners(config, score).tolist() == [0, 2, 4]
+    assert first_owners(config, None).tolist() == [0, 4, 5]
+    assert runs(np.array([0, 1, 4, 5, 6, 9], np.int32)) == [(0, 2), (2, 5), (5, 6)]
+    assert runs(np.empty(0, np.int32)) == []
