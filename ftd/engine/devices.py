@@ -23,7 +23,6 @@ from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.graphs import Graph
 from ftd.engine.model_config import ModelConfig
-from ftd.engine.models import families
 from ftd.engine.weights import Weights
 from ftd.errors import KernelUnavailable, OutOfMemory
 from ftd.kernels import dispatch
@@ -181,20 +180,18 @@ def missing_for_cuda() -> tuple[str, str] | None:
     return None
 
 
-def choose(wanted: str, architecture: str) -> Device:
-    """Return the device named ``wanted`` for a model of a family.
+def choose(wanted: str) -> Device:
+    """Return the device named ``wanted``.
 
     "auto" takes a card where one can be used and says why not. Raises KernelUnavailable if "cuda" cannot be.
     """
     if wanted == "auto":
-        return _chosen(_automatic(architecture))
+        return _chosen(_automatic())
     return {"cpu": cpu, "interpreter": interpreter, "cuda": cuda}[wanted]()
 
 
-def _automatic(architecture: str) -> Device:
+def _automatic() -> Device:
     """Return a card where one can be used, else the processor, and why."""
-    if architecture in families.UNPROVEN_ON_CARD:
-        return cpu("kernels of this family are not proven on a card; FTD_DEVICE=cuda takes it all the same")
     missing = missing_for_cuda()
     if missing is not None:
         return cpu(missing[0])

@@ -64,7 +64,7 @@ def place(load: Load, model: Model) -> tuple[Device, Sizes]:
 
     Raises what ``devices.choose`` and ``decide`` do.
     """
-    device = devices.choose(load.device, model.config.architecture)
+    device = devices.choose(load.device)
     try:
         return device, decide(load, model, device)
     except OutOfMemory as exc:

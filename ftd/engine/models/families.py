@@ -44,20 +44,6 @@ FAMILIES: dict[str, Callable[[Blocks], Outputs]] = {
     "qwen3_next": qwen3_next.record,
 }
 
-# Their kernels pass in Triton's interpreter and have not been checked on a card: "auto" does not take one
-UNPROVEN_ON_CARD = frozenset(
-    (
-        "bert",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "nomic_bert",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_next",
-    )
-)
-
 
 def get(architecture: str) -> Callable[[Blocks], Outputs]:
     """Return the function that records ``architecture``; Unsupported if there is none."""
