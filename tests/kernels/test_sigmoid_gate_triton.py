@@ -14,9 +14,10 @@ def test_equals_the_reference(device: str, rng: np.random.Generator, shape: tupl
     wide = torch.from_numpy(np.concatenate([x, gate], axis=1)).to(device)
     values, gates = wide.split(shape[1], dim=1)
     out = sigmoid_gate(values, gates, out=values)
-    np.testing.assert_allclose(
-        out.cpu().numpy(), sigmoid_gate_ref.sigmoid_gate(x, gate), rtol=1e-6, atol=1e-38
-    )
+    wanted = sigmoid_gate_ref.sigmoid_gate(x, gate)
+    # A card's exp of x rounds x * log2(e): 2^-24 of x is in the result (an H200 was off by 3.4e-6 of a value)
+    error = (1e-6 + 2.0**-24 * np.abs(gate)) * np.abs(wanted) + 1e-38
+    assert (np.abs(out.cpu().numpy() - wanted) <= error).all()
     np.testing.assert_array_equal(gates.cpu().numpy(), gate)
 
 
