@@ -10,7 +10,8 @@ With S the state before a chunk, G the logarithm of what a token's chunk has kep
 ``prepare`` finds T and what does not depend on S, all chunks at once; ``walk`` goes from chunk to chunk with
 S in registers. Chunks begin at multiples of CHUNK of a sequence's positions, wherever a step begins: steps
 that end there give the same bits as one long step. T is found by halves, [[T1, 0], [-T2 L T1, T2]], which
-cancels nothing however much alike the keys are. Products are of f32, in three parts each on tensor cores.
+cancels nothing however much alike the keys are. Products are of f32, in parts of bf16 on tensor cores. G
+is a sum in f64: it reaches hundreds where much is forgotten, and of its differences those near 0 count.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -35,8 +36,8 @@ BLOCK_VALUES = 16
 PREPARE_WARPS, WALK_WARPS, PREPARE_STAGES, WALK_STAGES = 4, 4, 1, 2
 # Key channels that a product of the walk takes at once: three parts of more do not fit registers.
 BLOCK_KEYS = 64
-# Each factor as the sum of three tf32: products as good as f32's, on tensor cores.
-DOT = "tf32x3"
+# Each factor as the sum of three bf16, six products of them: as good as f32's, on tensor cores.
+DOT = "bf16x6"
 
 
 @triton.jit
@@ -66,6 +67,13 @@ def inverse(lower, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DOT: tl.constexpr)
     return found
 
 
+@triton.jit
+def scaled_rows(place, key, Ck, inside, factors):
+    """Return columns ``key`` of a chunk's rows [CHUNK, keys] in f32, each row times its factor."""
+    x = tl.load(place + key[None, :], mask=inside[:, None] & (key < Ck)[None, :], other=0.0)
+    return x.to(tl.float32) * factors[:, None]
+
+
 @triton.jit(do_not_specialize=["B"])
 def _prepare(
     # pointers
@@ -76,8 +84,8 @@ def _prepare(
     qkv_stride, a_stride, b_stride,
     # meta
     TILED: tl.constexpr, HAS_LEN: tl.constexpr, EPS: tl.constexpr, MANY: tl.constexpr,
-    CHUNK: tl.constexpr, LEVELS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-    BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr, DOT: tl.constexpr,
+    CHUNK: tl.constexpr, LEVELS: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
+    VALUES: tl.constexpr, BLOCKS: tl.constexpr, SEQUENCES: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one value head: T k, T v, P and the factors of queries, keys and state."""
     # ---- program ids
@@ -92,7 +100,7 @@ def _prepare(
     local = tl.sum(tl.where(mine, (chunk - before) * CHUNK - offsets, 0), axis=0)
     start, length = tl.sum(tl.where(mine, starts, 0), axis=0), tl.sum(tl.where(mine, lengths, 0), axis=0)
     # ---- pointers
-    row, key = tl.arange(0, CHUNK), tl.arange(0, KEYS)
+    row = tl.arange(0, CHUNK)
     first = tl.maximum(local, 0)
     count = tl.minimum(local + CHUNK, length) - first
     inside = row < count
@@ -101,36 +109,47 @@ def _prepare(
     if TILED:
         key_head = head % Hk
     place = qkv + token[:, None] * qkv_stride
-    known = inside[:, None] & (key < Ck)[None, :]
     cell = chunk.to(tl.int64) * Hv + head
     # ---- rates
     forgotten = tl.load(a + token * a_stride + head, mask=inside, other=0.0).to(tl.float32)
     corrected = tl.load(b + token * b_stride + head, mask=inside, other=0.0).to(tl.float32)
     kept = tl.load(decay + head) * softplus(forgotten + tl.load(bias + head))
     rate = tl.where(inside, sigmoid(corrected), 0.0)
-    total = tl.cumsum(tl.where(inside, kept, 0.0), axis=0)
-    end = tl.sum(tl.where(inside, kept, 0.0), axis=0)
-    fade = tl.exp(tl.minimum(total[:, None] - total[None, :], 0.0))
-    # ---- keys and queries
-    k = tl.load(place + (Hk + key_head) * Ck + key[None, :], mask=known, other=0.0).to(tl.float32)
-    k_factor = 1.0 / tl.sqrt(tl.sum(k * k, axis=1) + EPS)
-    k *= k_factor[:, None]
-    alike = tl.dot(k, tl.trans(k), input_precision=DOT)
-    below = row[:, None] > row[None, :]
-    solved = inverse(tl.where(below, rate[:, None] * fade * alike, 0.0), CHUNK, LEVELS, DOT)
-    q = tl.load(place + key_head * Ck + key[None, :], mask=known, other=0.0).to(tl.float32)
-    q_factor = q_scale / tl.sqrt(tl.sum(q * q, axis=1) + EPS)
-    score = tl.dot(q * q_factor[:, None], tl.trans(k), input_precision=DOT)
-    score = tl.where(row[:, None] >= row[None, :], fade * score, 0.0)
+    kept = tl.where(inside, kept, 0.0).to(tl.float64)
+    total, end = tl.cumsum(kept, axis=0), tl.sum(kept, axis=0)
+    fade = tl.exp(tl.minimum((total[:, None] - total[None, :]).to(tl.float32), 0.0))
+    until_end = tl.exp(tl.minimum((end - total).to(tl.float32), 0.0))
+    since_start = tl.exp(total.to(tl.float32))
+    # ---- keys and queries: products of what they are, exact for bf16, then of unit length
+    alike, score = tl.zeros([CHUNK, CHUNK], tl.float32), tl.zeros([CHUNK, CHUNK], tl.float32)
+    k_square, q_square = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
+    for part in range(KEYS // PART):
+        key = part * PART + tl.arange(0, PART)
+        known = inside[:, None] & (key < Ck)[None, :]
+        k = tl.load(place + (Hk + key_head) * Ck + key[None, :], mask=known, other=0.0)
+        q = tl.load(place + key_head * Ck + key[None, :], mask=known, other=0.0)
+        alike = tl.dot(k, tl.trans(k), alike, input_precision=DOT)
+        score = tl.dot(q, tl.trans(k), score, input_precision=DOT)
+        k, q = k.to(tl.float32), q.to(tl.float32)
+        k_square, q_square = k_square + tl.sum(k * k, axis=1), q_square + tl.sum(q * q, axis=1)
+    k_factor, q_factor = 1.0 / tl.sqrt(k_square + EPS), q_scale / tl.sqrt(q_square + EPS)
+    alike *= fade * k_factor[:, None] * k_factor[None, :]
+    solved = inverse(tl.where(row[:, None] > row[None, :], rate[:, None] * alike, 0.0), CHUNK, LEVELS, DOT)
+    score *= fade * q_factor[:, None] * k_factor[None, :]
+    score = tl.where(row[:, None] >= row[None, :], score, 0.0)
     # ---- store
     square = row[:, None] * CHUNK + row[None, :]
     tl.store(scores_out + cell * CHUNK * CHUNK + square, score)
     factors = factors_out + cell * 3 * CHUNK + row
-    tl.store(factors, q_factor * tl.exp(total))
-    tl.store(factors + CHUNK, tl.where(inside, k_factor * tl.exp(tl.minimum(end - total, 0.0)), 0.0))
-    tl.store(factors + 2 * CHUNK, tl.zeros([CHUNK], tl.float32) + tl.exp(end))
-    mixed = tl.dot(solved, (rate * tl.exp(total))[:, None] * k, input_precision=DOT)
-    tl.store(keys_out + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :], mixed)
+    tl.store(factors, q_factor * since_start)
+    tl.store(factors + CHUNK, tl.where(inside, k_factor * until_end, 0.0))
+    tl.store(factors + 2 * CHUNK, tl.zeros([CHUNK], tl.float32) + tl.exp(end.to(tl.float32)))
+    weights = rate * since_start * k_factor
+    for part in range(KEYS // PART):
+        key = part * PART + tl.arange(0, PART)
+        k = scaled_rows(place + (Hk + key_head) * Ck, key, Ck, inside, weights)
+        target = keys_out + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :]
+        tl.store(target, tl.dot(solved, k, input_precision=DOT))
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
         at = place + 2 * Hk * Ck + head * Cv + value[None, :]
@@ -138,13 +157,6 @@ def _prepare(
         corrections = tl.dot(solved, rate[:, None] * v, input_precision=DOT)
         target = values_out + cell * CHUNK * BLOCKS * VALUES + row[:, None] * (BLOCKS * VALUES)
         tl.store(target + value[None, :], corrections)
-
-
-@triton.jit
-def scaled_rows(place, key, Ck, inside, factors):
-    """Return columns ``key`` of a chunk's rows [CHUNK, keys] in f32, each row times its factor."""
-    x = tl.load(place + key[None, :], mask=inside[:, None] & (key < Ck)[None, :], other=0.0)
-    return x.to(tl.float32) * factors[:, None]
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -301,7 +313,8 @@ def chunked(
         qkv, a, b, decay, bias, q_start, positions, kv_len, *rooms,
         sequences, key_heads, heads, key_channels, value_channels, key_channels**-0.5,
         qkv.stride(0), a.stride(0), b.stride(0),
-        EPS=NORM_EPS, LEVELS=CHUNK.bit_length() - 1, BLOCKS=width // values, **shared,
+        EPS=NORM_EPS, LEVELS=CHUNK.bit_length() - 1, BLOCKS=width // values, PART=min(keys, BLOCK_KEYS),
+        **shared,
         num_warps=PREPARE_WARPS, num_stages=PREPARE_STAGES,
     )  # fmt: skip
     _walk[(triton.cdiv(value_channels, values), heads, sequences)](

@@ -1,13 +1,15 @@
 """Triton's interpreter, which runs kernels on the processor, made right where it fails.
 
 It keeps a kernel's scalars in arrays of one item and makes loop bounds of them with ``int()``, which NumPy
-2.4 refuses; it keeps bfloat16 as its bits, and adds and multiplies those. Importing this module repairs
-loops, ``+ - *``, constants and ``tl.dot``; without the interpreter it does nothing.
+2.4 refuses; it keeps bfloat16 as its bits, and adds and multiplies those; it does not know some of a card's
+ways to multiply float32. Importing this module repairs loops, ``+ - *``, constants and ``tl.dot``; without the
+interpreter it does nothing.
 
 It also replaces the language's functions anew, in milliseconds, for each call of a function in a kernel: here
 only if they are not replaced yet.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +81,11 @@ def _repair() -> None:
     builder.get_bf16 = get_bf16
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot
+    options = dataclasses.replace(
+        interpreter.interpreter_builder.options,
+        allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"),
+    )
+    interpreter.interpreter_builder.options = options
     for name in ("create_fadd", "create_fsub", "create_fmul"):
         setattr(builder, name, _arithmetic(getattr(builder, name)))
 

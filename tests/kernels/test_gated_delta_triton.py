@@ -108,6 +108,18 @@ def test_keys_that_are_all_alike(device: str, rng: np.random.Generator, alike: f
     close(kept, case.state)
 
 
+@pytest.mark.parametrize("alike", [0.0, 0.9])
+def test_little_forgotten_after_much(device: str, rng: np.random.Generator, alike: float) -> None:
+    """Sums of what is forgotten reach 500 in a chunk; their differences count where they are near 0."""
+    case = Case(rng, (1, 2, 16, 24), (130,))
+    case.qkv[:] = alike * case.qkv[:1] + (1 - alike) * case.qkv
+    case.decay[:] = -4.4
+    case.a[:] = np.where(np.arange(130) % 16 < 4, 30, -12)[:, None] + case.a / 3
+    out, kept = case.run(device)
+    close(out, case.expected())
+    close(kept, case.state)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [(64, 64), (128, 128), (256, 128), (128, 192), (96, 80)])
 @pytest.mark.parametrize("lengths", [(1000,), (17, 600, 64), (511, 1, 513)])
