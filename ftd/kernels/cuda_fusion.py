@@ -34,7 +34,7 @@ from ftd.kernels.cuda_program import (
     TokenAttention,
 )
 from ftd.kernels.router_triton import FORMATS, MAX_TOKENS
-from ftd.kernels.vector_product_triton import VECTOR_FORMATS
+from ftd.kernels.word_product_triton import CODE_FORMATS
 
 
 def fuse(program: list[Op]) -> list[Op]:
@@ -187,7 +187,7 @@ def _norm_product(program: list[Op], start: int) -> tuple[list[Op], int] | None:
         return None
     if product.x is not norm.out or norm.x is norm.out or product.norm is not None:
         return None
-    if product.weight.format in VECTOR_FORMATS:
+    if product.weight.format in CODE_FORMATS:
         return None
     written = product.buffers(product.WRITES)
     if norm.weight.shape[0] != norm.x.width or norm.out in written or norm.x in written:

@@ -15,8 +15,8 @@ from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.product_triton import decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
-from ftd.kernels.vector_product_triton import VECTOR_FORMATS
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
+from ftd.kernels.word_product_triton import CODE_FORMATS
 
 # Tokens of the largest decode step, and of a norm in the product's kernel.
 DECODE_TOKENS = 16
@@ -29,8 +29,9 @@ _COUNTERS = 8192
 UNPACK_TOKENS = 256
 UNPACK_VALUES = 1 << 20
 _DENSE_ITEMS = 1 << 26
-# Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch).
-EARLY = False
+# Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch), and the
+# lines of 128 bytes of each row of its weight that it fetches meanwhile.
+EARLY, LINES = False, 0
 
 Activation = Literal["", "silu", "gelu"]
 
@@ -48,17 +49,22 @@ class Launch(NamedTuple):
 
 def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
     """Return how a product of few tokens is launched; measured on an H200."""
-    rows, columns = weight.shape
+    rows = weight.shape[0]
     if precision == "f32":
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
-    if tokens == 1 and weight.format in VECTOR_FORMATS and columns % 32 == 0:
-        return Launch(16, 512, 1, parts(rows, 16, 256), 2, 4)
+    bt = max(8, triton.next_power_of_2(tokens))
+    if in_words(weight, precision):
+        if tokens > DECODE_TOKENS:
+            return Launch(32, 128, bt, parts(rows, 32, 256), 2, 4)
+        return Launch(64, 256, bt, parts(rows, 64, 256), 2, 4)
     if tokens > DECODE_TOKENS:
-        return Launch(64, 128, 32 if tokens <= 32 else 64, parts(rows, 64, 128), 4, 3)
-    if weight.format not in PLAIN_FORMATS or weight.format == "q8_0":
-        # Of 8 columns mma.sync multiplies, which waits for a tile's codes less often than wgmma.
-        return Launch(64, 256, 8 if tokens <= 8 else DECODE_TOKENS, parts(rows, 64, 256), 4, 3)
+        return Launch(64, 128, bt, parts(rows, 64, 128), 4, 3)
     return Launch(64, 128, DECODE_TOKENS, parts(rows, 64, 128), 4, 4)
+
+
+def in_words(weight: DeviceMatrix, precision: str) -> bool:
+    """Return whether a product of few tokens reads the weight by ``word_products``."""
+    return precision == "fast" and weight.format in CODE_FORMATS and weight.shape[1] % 32 == 0
 
 
 def parts(rows: int, tile: int, programs: int) -> int:
@@ -188,7 +194,8 @@ def dense_product(
             x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
             tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
             NORM=norm is not None, SPLIT=launch.splits > 1, STAGES=launch.stages,
-            EARLY=EARLY, launch_pdl=EARLY, **meta,
+            WORDS=launch.warps if in_words(weight, precision) else 0, EARLY=EARLY, LINES=LINES,
+            launch_pdl=EARLY, **meta,
         )  # fmt: skip
         return
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](

@@ -160,12 +160,16 @@ def scaled(
 def small_floats(
     pairs, scale,
     SHIFT: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr, DTYPE: tl.constexpr,
+    BLOCK_PAIRS: tl.constexpr = 8,
 ):  # fmt: skip
-    """Return the values of four-bit floats (2 exponent bits, 1 mantissa bit) in bits SHIFT to SHIFT + 3."""
+    """Return the values of four-bit floats (2 exponent bits, 1 mantissa bit) in bits SHIFT to SHIFT + 3.
+
+    pairs [BN, BLOCKS * BLOCK_PAIRS] i32, scale [BN, BLOCKS]; other bits of pairs are ignored
+    """
     # -0x7fff8000 is 0x80008000, the signs; 0x01c0 are two exponent bits and a mantissa bit.
     pairs = ((pairs << (12 - SHIFT)) & -0x7FFF8000) | ((pairs << (6 - SHIFT)) & 0x01C001C0)
-    values = as_bfloat16(pairs, BN, BLOCKS * 8).to(DTYPE) * LIFT_FP4
-    return values * spread(scale.to(DTYPE), BN, BLOCKS, 16)
+    values = as_bfloat16(pairs, BN, BLOCKS * BLOCK_PAIRS).to(DTYPE) * LIFT_FP4
+    return values * spread(scale.to(DTYPE), BN, BLOCKS, 2 * BLOCK_PAIRS)
 
 
 @triton.jit

@@ -103,13 +103,16 @@ def test_norm_before_the_product(name: str, precision: str, rng: np.random.Gener
     assert_product(actual, rms_norm(x, norm_weight, 1e-2), weight, precision)
 
 
-@pytest.mark.parametrize(("splits", "tokens"), [(1, 2), (2, 1), (3, 2), (5, 1)])
+@pytest.mark.parametrize(
+    ("splits", "tokens", "precision"), [(1, 2, "f32"), (3, 2, "f32"), (2, 1, "fast"), (5, 3, "fast")]
+)
 def test_parts_of_k_give_the_product_and_leave_the_counters_at_zero(
-    splits: int, tokens: int, rng: np.random.Generator, device: str
+    splits: int, tokens: int, precision: str, rng: np.random.Generator, device: str
 ) -> None:
-    weight = random_matrix("q4_0", 20, 224, rng)
-    x = rng.standard_normal((tokens, 224), np.float32)
-    norm_weight = np.ones(224, np.float32)
+    columns, bk = (224, 64) if precision == "f32" else (608, 128)
+    weight = random_matrix("q4_0", 20, columns, rng)
+    x = rng.standard_normal((tokens, columns), np.float32)
+    norm_weight = np.ones(columns, np.float32)
     out = torch.empty((tokens, 20), device=device)
     for _ in range(2):
         dense_product(
@@ -117,10 +120,24 @@ def test_parts_of_k_give_the_product_and_leave_the_counters_at_zero(
             upload(weight, device),
             out.fill_(float("nan")),
             norm=(torch.from_numpy(norm_weight).to(device), 1e-6),
-            precision="f32",
-            launch=Launch(16, 64, 1 if tokens == 1 else 16, splits, 4, 2),
+            precision=precision,
+            launch=Launch(16, bk, 16, splits, 1, 2),
         )
-        assert_product(out, rms_norm(x, norm_weight, 1e-6), weight, "f32")
+        assert_product(out, rms_norm(x, norm_weight, 1e-6), weight, precision)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4])
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q6_k"])
+def test_words_in_any_number_of_warps_and_units(
+    name: str, warps: int, rng: np.random.Generator, device: str
+) -> None:
+    weight = random_matrix(name, 150, 1024, rng)
+    x = rng.standard_normal((9, 1024), np.float32)
+    for bn, bk in ((64, 128), (128, 512)):
+        out = torch.full((9, 150), float("nan"), device=device)
+        launch = Launch(bn, bk, 16, 1, warps, 2)
+        dense_product(torch.from_numpy(x).to(device), upload(weight, device), out, launch=launch)
+        assert_product(out, x, weight, "fast")
 
 
 @pytest.mark.parametrize("activation", ["", "silu"])
