@@ -1,6 +1,6 @@
 """The mailbox between a GPU's step and the workers that run experts on the CPU, without calls of the host.
 
-    card   publish   stores the tokens' rows, what runs on the CPU and its weights, then rings: bell = n
+    card   send      stores the tokens' rows, what runs on the CPU and its weights, then rings: bell = n
     host   workers   see the bell, compute out[t] = sum of weight * expert(x_t), then answer: done = n
     card   collect   waits until done = n and adds the rows
 
@@ -28,6 +28,8 @@ BELL, TOKENS, LAYER = 0, 1, 2
 DONE, POISON = LINE_WORDS, 2 * LINE_WORDS
 HEADER_WORDS = 3 * LINE_WORDS
 FAILED = -1
+# Of the answer that one warp adds; each looks for itself.
+COLLECTED_TOKENS, COLLECTED_COLUMNS = 4, 256
 # A look at host memory takes 1 to 8 us over PCIe; ``looks_in`` measures it.
 MAX_LOOKS = 200_000
 _PROBED_LOOKS, _INTERPRETED_LOOKS = 2_000, 200
@@ -88,6 +90,10 @@ class Mailbox:
             torch.zeros(1, dtype=torch.int32, device=device),
         )
 
+    def addresses(self) -> tuple[object, ...]:
+        """Return what ``send`` takes of it: sent, and where words, on_cpu, weights and x are."""
+        return self.sent, *(part.data_ptr() for part in (self.words, self.on_cpu, self.weights, self.x))
+
 
 def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> list[int]:
     pairs, values = tokens * chosen, tokens * width
@@ -95,35 +101,27 @@ def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> lis
     return [-(-size // 64) * 64 for size in items]
 
 
-@triton.jit(do_not_specialize=["T", "layer"])
-def _publish(
-    # pointers
-    x, on_cpu, weights, num_on_cpu, sent, words, to_on_cpu, to_weights, to_x,
-    # sizes
-    T, K, D, layer,
-    # strides
-    x_stride, on_cpu_stride, weights_stride,
-    # meta
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def send(
+    x, on_cpu, weights, sent, words, to_on_cpu, to_weights, to_x, pair, T, K, D, layer,
+    x_stride, weights_stride, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """Store a message and ring, if anything runs on the CPU; ``words`` and ``to_*`` are addresses."""
-    if tl.load(num_on_cpu) == 0:
-        return
-    i = tl.arange(0, BLOCK)
+    """Store a message and ring; on_cpu: of each ``pair``. ``words`` and ``to_*`` are addresses.
+
+    Part of a program that has decided that the CPU is to run something.
+    """
+    BLOCK: tl.constexpr = 1024 if TOKENS < 4 else 256
     token = tl.arange(0, TOKENS)[:, None]
     to_rows = tl.multiple_of(to_x.to(tl.pointer_type(x.dtype.element_ty)), 16)
     for first in range(0, D, BLOCK):
-        column = (first + i)[None, :]
+        column = (first + tl.arange(0, BLOCK))[None, :]
         inside = (token < T) & (column < D)
-        values = tl.load(x + token * x_stride + column, mask=inside)
-        tl.store(to_rows + token * D + column, values, mask=inside)
-    for first in range(0, T * K, BLOCK):
-        item = first + i
-        inside = item < T * K
-        its = tl.load(on_cpu + item // K * on_cpu_stride + item % K, mask=inside)
-        tl.store(to_on_cpu.to(tl.pointer_type(tl.int32)) + item, its, mask=inside)
-        weight = tl.load(weights + item // K * weights_stride + item % K, mask=inside)
-        tl.store(to_weights.to(tl.pointer_type(tl.float32)) + item, weight, mask=inside)
+        tl.store(
+            to_rows + token * D + column, tl.load(x + token * x_stride + column, mask=inside), mask=inside
+        )
+    weight = tl.load(weights + pair // K * weights_stride + pair % K, mask=pair < T * K)
+    tl.store(to_on_cpu.to(tl.pointer_type(tl.int32)) + pair, on_cpu, mask=pair < T * K)
+    tl.store(to_weights.to(tl.pointer_type(tl.float32)) + pair, weight, mask=pair < T * K)
     word = words.to(tl.pointer_type(tl.int32))
     tl.store(word + _TOKENS, T)
     tl.store(word + _LAYER, layer)
@@ -144,59 +142,33 @@ def _collect(
     # meta
     TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Wait for the answer and add it to out; ``words`` and ``answer`` are addresses."""
+    """Wait for the answer and add TOKENS rows of BLOCK columns to out; ``words``, ``answer`` are addresses.
+
+    One warp a program: what it sees of the words is the same for all of its threads.
+    """
     if tl.load(num_on_cpu) == 0:
         return
     word = words.to(tl.pointer_type(tl.int32))
     number = tl.load(sent)
-    # Atomics look once; a plain load would look once for each warp, and each look goes to the host.
-    poison = tl.atomic_add(word + _POISON, 0, sem="relaxed", scope="sys")
-    done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
+    # A volatile load goes to the host each time, and leaves the line with the processor.
+    poison = tl.load(word + _POISON, volatile=True)
+    done = tl.load(word + _DONE, volatile=True)
     looks = number * 0
     while (done != number) & (done != _FAILED) & (poison == 0) & (looks < max_looks):
-        done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
+        done = tl.load(word + _DONE, volatile=True)
         looks += 1
     if done == number and poison == 0:
-        tl.debug_barrier()  # no thread reads rows before the one that saw the answer
+        # Rows are asked for after the answer was seen, and come from the host: .cv knows no cache.
         rows = tl.multiple_of(answer.to(tl.pointer_type(tl.float32)), 16)
-        token = tl.arange(0, TOKENS)[:, None]
-        for first in range(0, D, BLOCK):
-            column = (first + tl.arange(0, BLOCK))[None, :]
-            inside = (token < T) & (column < D)
-            target = out + token * out_stride + column
-            values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv") * scale
-            values += tl.load(target, mask=inside).to(tl.float32)
-            tl.store(target, values, mask=inside)
+        token = (tl.program_id(1) * TOKENS + tl.arange(0, TOKENS))[:, None]
+        column = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
+        inside = (token < T) & (column < D)
+        target = out + token * out_stride + column
+        values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv") * scale
+        values += tl.load(target, mask=inside).to(tl.float32)
+        tl.store(target, values, mask=inside)
     elif poison == 0:
-        tl.atomic_xchg(word + _POISON, number, sem="release", scope="sys")
-
-
-def publish(
-    mailbox: Mailbox,
-    x: torch.Tensor,
-    on_cpu: torch.Tensor,
-    weights: torch.Tensor,
-    num_on_cpu: torch.Tensor,
-    layer: int,
-) -> None:
-    """Send what the CPU has to run, and ring; nothing if ``num_on_cpu`` is 0. Safe under capture.
-
-    x [T, D] of the mailbox's dtype; on_cpu [T, K] i32, num_on_cpu [1] i32 as ``residency_triton`` has them;
-    weights [T, K] f32
-    """
-    tokens, width = x.shape
-    chosen = on_cpu.shape[1]
-    expect("x", x, str(mailbox.x.dtype).removeprefix("torch."), ("T", mailbox.x.shape[1]))
-    expect("on_cpu", on_cpu, "int32", (tokens, mailbox.on_cpu.shape[1]))
-    expect("weights", weights, "float32", (tokens, chosen))
-    if tokens > mailbox.x.shape[0]:
-        raise ValueError(f"the mailbox holds {mailbox.x.shape[0]} tokens, got {tokens}")
-    _publish[(1,)](
-        x, on_cpu, weights, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.on_cpu.data_ptr(),
-        mailbox.weights.data_ptr(), mailbox.x.data_ptr(),
-        tokens, chosen, width, layer, x.stride(0), on_cpu.stride(0), weights.stride(0),
-        TOKENS=triton.next_power_of_2(tokens), BLOCK=1024, num_warps=8,
-    )  # fmt: skip
+        tl.store(word + _POISON, number)
 
 
 def collect(
@@ -209,10 +181,11 @@ def collect(
     """Wait for the workers' answer; add scale * it to ``out`` [T, D] f32 or bf16. Safe under capture."""
     tokens, width = out.shape
     expect("out", out, "float32 bfloat16", ("T", mailbox.out.shape[1]))
-    _collect[(1,)](
+    rows = min(triton.next_power_of_2(tokens), COLLECTED_TOKENS)
+    _collect[(triton.cdiv(width, COLLECTED_COLUMNS), triton.cdiv(tokens, rows))](
         out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.out.data_ptr(),
         tokens, width, float(scale), max_looks, out.stride(0),
-        TOKENS=triton.next_power_of_2(tokens), BLOCK=1024, num_warps=8,
+        TOKENS=rows, BLOCK=COLLECTED_COLUMNS, num_warps=1,
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Residency on a GPU: which experts of a layer's step lie in slots, which are fetched, which the CPU runs.
 
+The program that decides also sends the CPU its share, so that it begins first.
+
 ``ftd.engine.expert_cache.ExpertCache`` is the definition: both agree in every integer. One program does an
 access: one layer of one step. Everything dynamic is data, so that captured graphs serve every step.
 
@@ -18,11 +20,14 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels.expert_mailbox_triton import Mailbox, send
 from ftd.kernels.expert_split import NUM_SIZES
 from ftd.kernels.shapes import expect, expect_range
 
-# Pairs of tokens and choices are compared each with each: 512 x 512 in the registers of one program.
 MAX_PAIRS = 512
+# So many pairs are compared each with each in registers; of more, those of an expert meet in memory.
+_FEW_PAIRS = tl.constexpr(64)
+_MISSES_AT_ONCE = tl.constexpr(32)
 # Slots whose keys one program holds in registers while it looks for victims: 32 for each of 1024 threads.
 MAX_SLOTS = 32768
 COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
@@ -109,6 +114,7 @@ class Placement:
     on_cpu       [T, K] i32   those that the CPU runs
     fetch, warm  [T*K, 2] i32 flat id and slot of what is fetched: waited for, and off the critical path
     counts       [3] i32      rows of fetch, rows of warm, experts on the CPU
+    seen         [E] i32      one of the pairs of each expert
     """
 
     hits: torch.Tensor
@@ -118,6 +124,7 @@ class Placement:
     fetch: torch.Tensor
     warm: torch.Tensor
     counts: torch.Tensor
+    seen: torch.Tensor
 
     @classmethod
     def make(cls, tokens: int, chosen: int, num_experts: int, device: str) -> "Placement":
@@ -135,7 +142,26 @@ class Placement:
             room(pairs, 2),
             room(pairs, 2),
             torch.zeros(3, dtype=torch.int32, device=device),
+            room(num_experts),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What the CPU needs of a layer's step: x [T, D] of the mailbox's dtype, weights [T, K] f32, its row."""
+
+    mailbox: Mailbox
+    x: torch.Tensor
+    weights: torch.Tensor
+    row: int
+
+    def expect(self, tokens: int, chosen: int) -> None:
+        """Raise ValueError unless it is of so many tokens and choices and fits the mailbox."""
+        box = self.mailbox
+        expect("x", self.x, str(box.x.dtype).removeprefix("torch."), (tokens, box.x.shape[1]))
+        expect("weights", self.weights, "float32", (tokens, box.on_cpu.shape[1]))
+        expect("weights", self.weights, "float32", (tokens, chosen))
+        expect_range("tokens", tokens, tokens, 1, box.x.shape[0])
 
 
 @triton.jit
@@ -176,27 +202,64 @@ def _victims(
     return placed
 
 
-@triton.jit(do_not_specialize=["T", "first_flat", "owner_end", "size"])
+@triton.jit
+def _is_first(local, routed, pair, seen, PAIRS: tl.constexpr):
+    """Return one pair of each expert."""
+    if PAIRS <= _FEW_PAIRS:
+        same = (local[:, None] == local[None, :]) & routed[None, :]
+        return routed & (tl.min(tl.where(same, pair[None, :], PAIRS), axis=1) == pair)
+    else:
+        tl.store(seen + local, pair, mask=routed)
+        tl.debug_barrier()  # whichever came last is the one
+        return routed & (tl.load(seen + local, mask=routed, other=-1) == pair)
+
+
+@triton.jit
+def _ranks(flat, its_score, is_unique, num_misses, score, misses, PAIRS: tl.constexpr):
+    """Return how many misses go before each pair: of a higher score, or the same and a lower id.
+
+    is_unique: one pair of each miss; their scores are stored. misses [T*K, 2] is overwritten.
+    """
+    if PAIRS <= _FEW_PAIRS:
+        ahead = its_score[None, :] > its_score[:, None]
+        ahead = ahead | ((its_score[None, :] == its_score[:, None]) & (flat[None, :] < flat[:, None]))
+        return tl.sum((ahead & is_unique[None, :]).to(tl.int32), axis=1)
+    else:
+        tl.store(misses + 2 * (tl.cumsum(is_unique.to(tl.int32), axis=0) - 1), flat, mask=is_unique)
+        tl.debug_barrier()
+        rank = tl.full(flat.shape, 0, tl.int32)
+        for first in range(0, num_misses, _MISSES_AT_ONCE):
+            place = first + tl.arange(0, _MISSES_AT_ONCE)
+            other = tl.load(misses + 2 * place, mask=place < num_misses, other=0)
+            other_score = tl.load(score + other, mask=place < num_misses, other=-1)
+            ahead = other_score[None, :] > its_score[:, None]
+            ahead = ahead | ((other_score[None, :] == its_score[:, None]) & (other[None, :] < flat[:, None]))
+            rank += tl.sum(ahead.to(tl.int32), axis=1)
+        tl.debug_barrier()  # the list is read before it becomes another
+        return rank
+
+
+@triton.jit(do_not_specialize=["T", "first_flat", "owner_end", "size", "row"])
 def _residency(
     # pointers
     ids, slot_of, owner_of, last_use, score, clock, quota, counters,
-    hits, fills, fill_slots, on_cpu, fetch, warm, counts,
+    hits, fills, fill_slots, on_cpu, fetch, warm, counts, seen,
+    x, weights, sent, words, to_on_cpu, to_weights, to_x,
     # sizes
-    T, K, R, first_flat, owner_end, num_transient, num_quota, size, num_sizes,
+    T, K, R, first_flat, owner_end, num_transient, num_quota, size, num_sizes, D, row,
     # strides
-    ids_stride,
+    ids_stride, x_stride, weights_stride,
     # meta
-    LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr,
+    LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr, SENDS: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """One access; outputs have K columns without gaps."""
+    """One access; outputs have K columns without gaps. ``words`` and ``to_*`` are addresses."""
     # ---- each pair's expert, unique
     pair = tl.arange(0, PAIRS)
     inside = pair < T * K
     local = tl.load(ids + pair // K * ids_stride + pair % K, mask=inside, other=-1)
     routed = local >= 0
     flat = tl.where(routed, local + first_flat, 0)
-    same = (local[:, None] == local[None, :]) & routed[None, :]
-    is_first = routed & (tl.min(tl.where(same, pair[None, :], PAIRS), axis=1) == pair)
+    is_first = _is_first(local, routed, pair, seen, PAIRS)
     # ---- stamp
     now = tl.load(clock + 1) + 1
     its_score = tl.load(score + flat, mask=routed, other=0) + tl.load(clock)
@@ -213,17 +276,15 @@ def _residency(
     placed = tl.full((PAIRS,), -1, tl.int32)
     share = num_misses * 0
     if num_misses > 0:
-        ahead = its_score[None, :] > its_score[:, None]
-        ahead = ahead | ((its_score[None, :] == its_score[:, None]) & (flat[None, :] < flat[:, None]))
-        ahead = ahead & (is_first & is_miss)[None, :]
-        rank = tl.where(is_miss, tl.sum(ahead.to(tl.int32), axis=1), PAIRS)
+        tl.debug_barrier()  # scores are stored, and what hits stamped is no victim
+        rank = _ranks(flat, its_score, is_first & is_miss, num_misses, score, fetch, PAIRS)
+        rank = tl.where(is_miss, rank, PAIRS)
         its_quota = quota + size * num_quota + tl.minimum(num_misses, num_quota - 1)
         share = tl.minimum(tl.maximum(tl.load(its_quota), 0), num_misses)
         wanted = share
         if not LRU:
             beside = tl.maximum(tl.load(its_quota + num_sizes * num_quota), 0)
             wanted = tl.minimum(share + beside, num_misses)
-        tl.debug_barrier()  # what hits stamped is no victim
         placed = _victims(
             owner_of,
             last_use,
@@ -245,16 +306,23 @@ def _residency(
     place = tl.where(placed >= 0, placed, tl.where(spare < num_transient, R + spare, -1))
     place = tl.where(is_miss & (rank < share), place, -1)
     is_warm = is_miss & (rank >= share) & (placed >= 0)
+    num_fetched = tl.sum((is_first & (place >= 0)).to(tl.int32), axis=0)
+    local_on_cpu = tl.where(is_miss & (place < 0), local, -1)
+    if SENDS:
+        if num_misses > num_fetched:
+            send(
+                x, local_on_cpu, weights, sent, words, to_on_cpu, to_weights, to_x, pair, T, K, D, row,
+                x_stride, weights_stride, TOKENS,
+            )  # fmt: skip
     # ---- store
     tl.store(hits + pair, tl.where(is_hit, local, -1), mask=inside)
     tl.store(fills + pair, tl.where(place >= 0, local, -1), mask=inside)
     tl.store(fill_slots + local, place, mask=is_first & (place >= 0))
-    tl.store(on_cpu + pair, tl.where(is_miss & (place < 0), local, -1), mask=inside)
+    tl.store(on_cpu + pair, local_on_cpu, mask=inside)
     tl.store(fetch + 2 * rank, flat, mask=is_first & (place >= 0))
     tl.store(fetch + 2 * rank + 1, place, mask=is_first & (place >= 0))
     tl.store(warm + 2 * (rank - share), flat, mask=is_first & is_warm)
     tl.store(warm + 2 * (rank - share) + 1, placed, mask=is_first & is_warm)
-    num_fetched = tl.sum((is_first & (place >= 0)).to(tl.int32), axis=0)
     num_transient_used = tl.sum((is_first & (place >= R)).to(tl.int32), axis=0)
     num_warm = tl.sum((is_first & is_warm).to(tl.int32), axis=0)
     tl.store(counts, num_fetched)
@@ -302,6 +370,7 @@ def access(
     policy: str = "decayed",
     num_transient: int = 0,
     owner_end: int | None = None,
+    message: Message | None = None,
 ) -> None:
     """Place the experts that one layer's step routes to and move residency on. Safe under capture.
 
@@ -309,6 +378,7 @@ def access(
     first_flat  flat id of the layer's expert 0
     placement   of T tokens is written
     owner_end   slots of experts from this flat id on are no victims; None: all are
+    message     goes to the CPU if it runs any of them
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
@@ -318,15 +388,22 @@ def access(
         raise ValueError(f"policy must be one of lru decayed, got {policy}")
     pairs = triton.next_power_of_2(tokens * chosen)
     slots = triton.next_power_of_2(max(state.num_slots, 1))
-    # 64 comparisons or 16 keys a thread
-    warps = max(4, min(32, max(pairs * pairs // 2048, slots // 512)))
+    # 32 comparisons or 16 keys a thread
+    warps = max(4, min(32, max(pairs // 16, slots // 512)))
+    sending: tuple[object, ...] = (None,) * 7
+    if message is not None:
+        message.expect(tokens, chosen)
+        sending = (message.x, message.weights, *message.mailbox.addresses())
     _residency[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
         state.counters, placement.hits, placement.fills, placement.slot_of, placement.on_cpu,
-        placement.fetch, placement.warm, placement.counts,
+        placement.fetch, placement.warm, placement.counts, placement.seen, *sending,
         tokens, chosen, state.num_slots, first_flat,
         state.score.shape[0] if owner_end is None else owner_end, num_transient, state.quota.shape[2],
         size_of(tokens), NUM_SIZES,
-        ids.stride(0),
-        LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, num_warps=warps,
+        0 if message is None else message.x.shape[1], 0 if message is None else message.row,
+        ids.stride(0), 0 if message is None else message.x.stride(0),
+        0 if message is None else message.weights.stride(0),
+        LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, SENDS=message is not None,
+        TOKENS=triton.next_power_of_2(tokens), num_warps=warps,
     )  # fmt: skip

@@ -12,10 +12,10 @@ import triton_compiler
 from ftd.kernels import expert_ffn_triton, router_triton
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn
-from ftd.kernels.expert_mailbox_triton import Mailbox, collect, publish
+from ftd.kernels.expert_mailbox_triton import Mailbox, collect
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import FORMATS
-from ftd.kernels.residency_triton import Placement, Residency, access, advance
+from ftd.kernels.residency_triton import Message, Placement, Residency, access, advance
 from ftd.kernels.route_topk_triton import route_topk
 from ftd.kernels.router_triton import router
 
@@ -80,14 +80,14 @@ def residency() -> None:
         state = Residency.make(6144, slots, [0, 1], [1 << 16] * 32, "cpu")
         placement = Placement.make(tokens, 8, 128, "cpu")
         ids = torch.zeros((tokens, 8), dtype=torch.int32)
-        for policy in ("decayed", "lru"):
-            access(state, ids, 0, placement, policy)
-        advance(state, 24)
         x, weights = torch.zeros((tokens, D), dtype=torch.bfloat16), torch.ones((tokens, 8))
         memory = torch.zeros(Mailbox.num_bytes(16, 8, D, torch.bfloat16) + 64, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % 64 :]
         mailbox = Mailbox.place(memory, 16, 8, D, torch.bfloat16, "cpu")
-        publish(mailbox, x, ids, weights, placement.counts[2:], 1)
+        for policy in ("decayed", "lru"):
+            access(state, ids, 0, placement, policy)
+            access(state, ids, 0, placement, policy, message=Message(mailbox, x, weights, 1))
+        advance(state, 24)
         collect(mailbox, torch.zeros((tokens, D)), placement.counts[2:])
         bases, pool = torch.zeros(48, dtype=torch.int64), torch.zeros((2, 1 << 20), dtype=torch.uint8)
         fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20)

@@ -17,10 +17,10 @@ from ftd.kernels.expert_mailbox_triton import (
     Mailbox,
     collect,
     looks_in,
-    publish,
 )
+from ftd.kernels.residency_triton import Message, Placement, Residency, access
 
-T, K, D = 3, 4, 80
+T, K, D, E, LAYERS = 3, 4, 80, 12, 8
 
 
 def make(device: str) -> Mailbox:
@@ -60,46 +60,56 @@ def worker(mailbox: Mailbox, answer: Callable[[int], int]) -> Iterator[list[tupl
         thread.join()
 
 
-def message(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return x, on_cpu, weights, and a count of two."""
+def inputs(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return x, ids and weights; some choices are of nobody."""
     x = torch.randn(T, D + 7, device=device)[:, 2 : D + 2]
-    on_cpu = torch.arange(T * K, dtype=torch.int32, device=device).view(T, K) - 5
-    return x, on_cpu, torch.rand(T, K, device=device), torch.tensor([2], dtype=torch.int32, device=device)
+    ids = torch.arange(T * K, dtype=torch.int32, device=device).view(T, K) - 5
+    return x, ids, torch.rand(T, K, device=device)
+
+
+def deliver(
+    mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: int
+) -> torch.Tensor:
+    """Let the CPU run all of ``ids``: no slot has any of them; return how many those are."""
+    device = str(ids.device.type)
+    state = Residency.make(LAYERS * E, 0, (0, 0), [1], device)
+    placement = Placement.make(*ids.shape, E, device)
+    access(state, ids, layer * E, placement, message=Message(mailbox, x, weights, layer))
+    return placement.counts[2:3]
 
 
 def test_workers_see_the_message_and_their_answer_is_added(device: str) -> None:
     mailbox = make(device)
-    x, on_cpu, weights, count = message(device)
+    x, ids, weights = inputs(device)
     out = torch.ones((T, D), device=device)
     with worker(mailbox, lambda number: number) as received:
         for layer in (4, 7):
-            publish(mailbox, x, on_cpu, weights, count, layer)
-            collect(mailbox, out, count, 0.5)
+            collect(mailbox, out, deliver(mailbox, x, ids, weights, layer), 0.5)
         out = out.cpu()
     assert received == [(1, T, 4), (2, T, 7)]
     torch.testing.assert_close(mailbox.x, x.cpu())
-    assert torch.equal(mailbox.on_cpu, on_cpu.cpu()) and torch.equal(mailbox.weights, weights.cpu())
+    assert torch.equal(mailbox.on_cpu, ids.cpu().clamp(min=-1)) and torch.equal(
+        mailbox.weights, weights.cpu()
+    )
     torch.testing.assert_close(out, 1 + 2 * x.cpu())
     assert mailbox.words[POISON] == 0
 
 
 def test_nothing_is_sent_if_nothing_runs_on_the_cpu(device: str) -> None:
     mailbox = make(device)
-    x, on_cpu, weights, count = message(device)
-    count.zero_()
+    x, ids, weights = inputs(device)
     out = torch.ones((T, D), device=device)
-    publish(mailbox, x, on_cpu, weights, count, 0)
+    count = deliver(mailbox, x, torch.full_like(ids, -1), weights, 0)
     collect(mailbox, out, count, max_looks=1)
     assert out.cpu().eq(1).all() and not mailbox.words.any()
 
 
 def test_fewer_tokens_than_the_mailbox_holds(device: str) -> None:
     mailbox = make(device)
-    x, on_cpu, weights, count = message(device)
+    x, ids, weights = inputs(device)
     out = torch.zeros((2, D), device=device)
     with worker(mailbox, lambda number: number) as received:
-        publish(mailbox, x[:2], on_cpu[:2], weights[:2], count, 0)
-        collect(mailbox, out, count)
+        collect(mailbox, out, deliver(mailbox, x[:2], ids[:2], weights[:2], 0))
         out = out.cpu()
     assert received == [(1, 2, 0)]
     torch.testing.assert_close(out, 2 * x[:2].cpu())
@@ -108,12 +118,11 @@ def test_fewer_tokens_than_the_mailbox_holds(device: str) -> None:
 @pytest.mark.parametrize("answer", [FAILED, 0])
 def test_a_worker_that_fails_or_stalls_poisons_the_mailbox(device: str, answer: int) -> None:
     mailbox = make(device)
-    x, on_cpu, weights, count = message(device)
+    x, ids, weights = inputs(device)
     out = torch.ones((T, D), device=device)
     with worker(mailbox, lambda _: answer):
         for _ in range(2):  # the second wait ends at once
-            publish(mailbox, x, on_cpu, weights, count, 0)
-            collect(mailbox, out, count, max_looks=50)
+            collect(mailbox, out, deliver(mailbox, x, ids, weights, 0), max_looks=50)
         out = out.cpu()
     assert mailbox.words[POISON] == 1
     assert out.eq(1).all()
@@ -128,10 +137,12 @@ def test_a_wait_is_counted_in_looks(device: str) -> None:
 
 def test_refuses_what_does_not_fit(device: str) -> None:
     mailbox = make(device)
-    x, on_cpu, weights, count = message(device)
-    with pytest.raises(ValueError, match=r"x must be float32 \[T, 80\]"):
-        publish(mailbox, x[:, :64], on_cpu, weights, count, 0)
-    with pytest.raises(ValueError, match=r"on_cpu must be int32 \[3, 4\]"):
-        publish(mailbox, x, on_cpu[:, :2], weights, count, 0)
+    x, ids, weights = inputs(device)
+    with pytest.raises(ValueError, match=r"x must be float32 \[3, 80\]"):
+        deliver(mailbox, x[:, :64], ids, weights, 0)
+    with pytest.raises(ValueError, match=r"weights must be float32 \[3, 4\]"):
+        deliver(mailbox, x, ids[:, :2], weights[:, :2], 0)
+    with pytest.raises(ValueError, match="tokens must lie in 1 to 3, got 6"):
+        deliver(mailbox, x.repeat(2, 1), ids.repeat(2, 1), weights.repeat(2, 1), 0)
     with pytest.raises(ValueError, match="does not fit 64 bytes"):
         Mailbox.place(torch.zeros(64, dtype=torch.uint8), T, K, D, torch.float32, device)

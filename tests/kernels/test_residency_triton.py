@@ -64,6 +64,7 @@ def check_placement(
         (5, 3, 20, 0, (0, 1, 1, 2, 3, 4), 2, 1),
         (3, 2, 0, 2, (0, 1), None, 2),
         (2, 5, 36, 3, (0, 9), 0, 2),
+        (25, 3, 20, 2, (0, 1, 2, 3, 4), 2, 3),  # more pairs than are compared each with each
     ],
 )
 def test_equals_the_cache(
