@@ -1,9 +1,9 @@
 """Triton's interpreter, which runs kernels on the processor, made right where it fails.
 
 It keeps a kernel's scalars in arrays of one item and makes loop bounds of them with ``int()``, which NumPy
-2.4 refuses; it keeps bfloat16 as its bits, and adds and multiplies those; it does not know some of a card's
-ways to multiply float32. Importing this module repairs loops, ``+ - *``, constants and ``tl.dot``; without the
-interpreter it does nothing.
+2.4 refuses; it keeps bfloat16 as its bits, and adds and multiplies those; it does not know all of a card's
+ways to multiply float32. Importing this module repairs loops, ``+ - *``, constants and ``tl.dot``; without
+the interpreter it does nothing.
 
 It also replaces the language's functions anew, in milliseconds, for each call of a function in a kernel: here
 only if they are not replaced yet.
