@@ -94,7 +94,13 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
     if model.has_all_experts:
         raise OutOfMemory("not enough device memory to keep all experts there", "load the model again")
     _check_host(load, needs.num_bytes)
-    made = make(_staged_bytes(needs))
+    made = make(staged_bytes=_staged_bytes(needs))
+    # More windows than one are worth no more than slots
+    window_bytes = made.max_pages_per_sequence * made.kv_bytes // made.num_pages
+    most_kv = max(window_bytes, (available - made.total_bytes + made.kv_bytes) // 2)
+    if made.kv_bytes > most_kv and not load.kv_bytes:
+        make = partial(make, kv_bytes=most_kv)
+        made = make(staged_bytes=_staged_bytes(needs))
     sizes = Sizes(made, needs, _num_slots(load, needs, available, made))
     if device.name != "cuda" or load.prefill_chunk_tokens:
         return sizes
@@ -102,7 +108,7 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
     chunk = plan.streaming_chunk_tokens(needs.num_bytes - sizes.num_slots * needs.record_bytes)
     while chunk > made.prefill_chunk_tokens:
         with contextlib.suppress(OutOfMemory):
-            longer = make(_staged_bytes(needs), chunk)
+            longer = make(staged_bytes=_staged_bytes(needs), chunk_tokens=chunk)
             fewer = _num_slots(load, needs, available, longer)
             if longer.num_pages == made.num_pages and fewer >= (1 - MOST_SLOTS_FOR_CHUNKS) * sizes.num_slots:
                 return Sizes(longer, needs, fewer)
@@ -124,8 +130,10 @@ def _plan(
     weight_bytes: int,
     available: int,
     workspace: Workspace | None,
+    *,
     staged_bytes: int = 0,
     chunk_tokens: int = 0,
+    kv_bytes: int = 0,
 ) -> Plan:
     """Make the plan. staged_bytes: of slots that a card needs where it cannot hold all experts."""
     config = model.config
@@ -149,7 +157,7 @@ def _plan(
         free_bytes=available,
         context_tokens=load.context_tokens,
         max_sequences=load.max_sequences,
-        kv_bytes=load.kv_bytes,
+        kv_bytes=load.kv_bytes or kv_bytes,
         prefill_chunk_tokens=load.prefill_chunk_tokens
         or chunk_tokens
         or device.chunk_tokens

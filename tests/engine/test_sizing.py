@@ -89,7 +89,7 @@ def test_the_budget_of_a_card_is_what_the_process_may_take(tmp_path: Path) -> No
         sizing.decide(msgspec.structs.replace(load, device_memory_bytes=100_000_000), model, card)
 
 
-def test_two_layers_of_experts_are_kept_free_of_kv(tmp_path: Path) -> None:
+def test_slots_get_as_much_as_further_windows(tmp_path: Path) -> None:
     load, model = model_of("mixtral", tmp_path)
     records = model.file_config.experts
     assert records is not None
@@ -99,12 +99,14 @@ def test_two_layers_of_experts_are_kept_free_of_kv(tmp_path: Path) -> None:
     assert whole.experts is None
     dense_bytes = whole.plan.weight_bytes + whole.plan.workspace_bytes
     one_window = whole.plan.kv_bytes // load.max_sequences
-    for kv_bytes in (one_window, 2 * one_window):
-        free_bytes = dense_bytes + staged_bytes + kv_bytes
+    page_bytes = whole.plan.kv_bytes // whole.plan.num_pages
+    for windows in (1, 2, 3, 4):
+        free_bytes = dense_bytes + staged_bytes + windows * one_window
         sizes = sizing.decide(load, model, replace(card, free_bytes=lambda free=free_bytes: free))
-        assert sizes.experts is not None and sizes.num_slots * records.record_bytes < one_window
-        assert kv_bytes - one_window < sizes.plan.kv_bytes <= kv_bytes
-        assert sizes.plan.total_bytes + sizes.num_slots * records.record_bytes <= free_bytes
+        slot_bytes = sizes.num_slots * records.record_bytes
+        assert sizes.experts is not None
+        assert sizes.plan.kv_bytes == pytest.approx(max(one_window, windows * one_window / 2), abs=page_bytes)
+        assert 0 <= free_bytes - sizes.plan.total_bytes - slot_bytes < records.record_bytes
 
 
 def test_experts_that_host_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
