@@ -31,7 +31,7 @@ def test_the_count_is_what_a_graph_has(tmp_path: Path, architecture: str, precis
     load = write_ftw(oracle, tmp_path)
     source = Files(Path(load.config_path), {d: Path(path) for d, path in load.blob_paths.items()})
     config = model_config.make(source.config.architecture, source.config.hyperparameters)
-    device = devices.interpreter()
+    device = devices.cuda() if devices.missing_for_cuda() is None else devices.interpreter()
     workspace = device.workspace(config, source.outline, precision, 32)
     assert workspace is not None
     model = Model(

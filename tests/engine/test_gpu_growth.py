@@ -66,8 +66,8 @@ def test_slots_give_way_and_the_hottest_experts_stay(tmp_path: Path, monkeypatch
         write_ftw(tiny.make("qwen3_moe"), tmp_path), device=DEVICE, experts="split=0.5", num_threads=2
     )
     slots = iter((6, 3, 3))
-    monkeypatch.setattr(expert_plan, "all_fit", lambda needs, free_bytes: False)
-    monkeypatch.setattr(expert_plan, "num_slots", lambda needs, free_bytes: next(slots))
+    monkeypatch.setattr(expert_plan, "all_fit", lambda needs, free_bytes, part: False)
+    monkeypatch.setattr(expert_plan, "num_slots", lambda needs, free_bytes, part: next(slots))
     card = Serving(load)
     for ids in WARM:
         card.start(ids, max_tokens=3)
@@ -93,7 +93,7 @@ def test_slots_give_way_and_the_hottest_experts_stay(tmp_path: Path, monkeypatch
 def test_experts_that_no_longer_fit_are_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = msgspec.structs.replace(write_ftw(tiny.make("mixtral"), tmp_path), device=DEVICE)
     card = Serving(load)
-    monkeypatch.setattr(expert_plan, "all_fit", lambda needs, free_bytes: False)
+    monkeypatch.setattr(expert_plan, "all_fit", lambda needs, free_bytes, part: False)
     with pytest.raises(OutOfMemory, match="keep all experts there"):
         grown(card, load, 200)
     card.close()
