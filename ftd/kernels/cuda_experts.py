@@ -14,6 +14,10 @@ from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.route_topk_triton import route_topk
 from ftd.kernels.router_triton import MAX_TOKENS, router
 
+# Larger steps compute experts in parts of so many tokens: their memory is K times that of other activations,
+# and reading a layer's weights once more takes a fiftieth of the time
+MOST_EXPERT_ROWS = 4096
+
 
 @dataclass(slots=True, eq=False)
 class DeviceRouting:
@@ -131,20 +135,22 @@ class Experts(Op):
         add: bool,
         uses: torch.Tensor | None = None,
     ) -> None:
-        expert_ffn(
-            x,
-            ids,
-            weights,
-            bank,
-            self.activation,
-            self.limit,
-            self.precision,
-            out=out,
-            add=add,
-            add_scale=self.scale,
-            workspace=self.workspace,
-            uses=uses,
-        )
+        for first in range(0, len(x), MOST_EXPERT_ROWS):
+            rows = slice(first, first + MOST_EXPERT_ROWS)
+            expert_ffn(
+                x[rows],
+                ids[rows],
+                weights[rows],
+                bank,
+                self.activation,
+                self.limit,
+                self.precision,
+                out=out[rows],
+                add=add,
+                add_scale=self.scale,
+                workspace=self.workspace,
+                uses=uses,
+            )
 
 
 @dataclass(eq=False)

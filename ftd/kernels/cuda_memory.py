@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
-from ftd.kernels.cuda_experts import Experts, Router
+from ftd.kernels.cuda_experts import MOST_EXPERT_ROWS, Experts, Router
 from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.device_weights import DeviceWeights, allocate
@@ -115,7 +115,13 @@ class DeviceMemory:
         ]
         chosen, experts, width, inner = (max(each) for each in zip(*sizes, strict=True))
         workspace = Workspace.make(
-            self._limits.max_tokens, chosen, experts, width, inner, self._precision, self.device
+            min(self._limits.max_tokens, MOST_EXPERT_ROWS),
+            chosen,
+            experts,
+            width,
+            inner,
+            self._precision,
+            self.device,
         )
         self.buffer_bytes += workspace.num_bytes
         for op in layers:

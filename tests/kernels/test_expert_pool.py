@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import Clock
 from ftd.engine.model import Model
-from ftd.kernels import expert_pool, expert_rates
+from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_rates
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_pool import ExpertPool
@@ -67,6 +67,19 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     if num_slots == 16:
         assert counters["hits"] == counters["uses"]
     pool.close()
+
+
+def test_experts_of_a_long_step_compute_in_parts(oracle: tiny.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def logits() -> np.ndarray:
+        model, pool = build(oracle, 5, "decayed")
+        found = run(model, [(0, PROMPT[:12], 0)])
+        pool.close()
+        return found
+
+    whole = logits()
+    for module in (cuda_experts, cuda_memory):
+        monkeypatch.setattr(module, "MOST_EXPERT_ROWS", 5)
+    np.testing.assert_allclose(logits(), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
