@@ -2,9 +2,9 @@
 
 Two kernels do the work: gate, up and the activation give ``h`` [T*K, F], then down gives ``parts`` [T*K,
 D]. Decode (up to 16 tokens) needs nothing else: programs find their tokens in ``ids``, and the last program
-to finish a span of D adds the parts of each token. Prefill first sorts the pairs by expert and adds the
-parts in a kernel of its own. Parts are added in the order of the choices: no result depends on which
-program came last, nor on other tokens.
+to finish a span of D adds the parts of each token; a single token has kernels of its own. Prefill first sorts
+the pairs by expert and adds the parts in a kernel of its own. The order in which parts are added is fixed: no
+result depends on which program came last, nor on other tokens.
 """
 
 from typing import NamedTuple
@@ -18,10 +18,11 @@ from ftd.kernels.early_triton import early
 from ftd.kernels.expert_ffn_ref import ALPHA, check_bank
 from ftd.kernels.expert_groups_triton import group_pairs, num_blocks
 from ftd.kernels.expert_products_triton import combine_kernel, down_kernel, gate_up_kernel
+from ftd.kernels.expert_token_triton import down_token_kernel, gate_up_token_kernel
 from ftd.kernels.expert_workspace import DECODE_TOKENS, Workspace
 from ftd.kernels.matmul_ref import PRECISIONS
+from ftd.kernels.row_product_triton import ROW_FORMATS
 from ftd.kernels.shapes import expect
-from ftd.kernels.vector_product_triton import VECTOR_FORMATS
 from ftd.kernels.weight_tile_triton import PLAIN_FORMATS
 
 
@@ -35,21 +36,23 @@ class Launch(NamedTuple):
     stages: int
 
 
-# By card, then by kernel, tokens and bits of a code: "one" is a single token, "vector" one without tensor
-# cores, "few" up to 16.
+# By card, then by kernel, tokens and bits of a code: "token" is a single token, "one" the same where formats
+# differ or need tensor cores, "few" up to 16.
 LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
-    # Measured on an H200 with scripts/bench-gpu-experts --sweep, but for "vector" and 8 bits
+    # Measured on an H200 with scripts/bench-gpu-experts --sweep
     "default": {
+        ("gate_up", "token", 16): Launch(4, 1, 512, 4, 1),
+        ("gate_up", "token", 8): Launch(4, 1, 1024, 4, 1),
+        ("gate_up", "token", 4): Launch(4, 1, 2048, 4, 1),
+        ("down", "token", 16): Launch(8, 1, 256, 4, 1),
+        ("down", "token", 8): Launch(8, 1, 256, 4, 1),
+        ("down", "token", 4): Launch(8, 1, 256, 4, 1),
         ("gate_up", "one", 16): Launch(32, 16, 128, 2, 3),
         ("gate_up", "one", 8): Launch(32, 16, 256, 2, 3),
         ("gate_up", "one", 4): Launch(32, 16, 256, 2, 3),
         ("down", "one", 16): Launch(32, 16, 256, 4, 2),
         ("down", "one", 8): Launch(32, 16, 256, 2, 2),
         ("down", "one", 4): Launch(32, 16, 256, 2, 2),
-        ("gate_up", "vector", 8): Launch(8, 1, 1024, 2, 3),
-        ("gate_up", "vector", 4): Launch(8, 1, 1024, 2, 3),
-        ("down", "vector", 8): Launch(16, 1, 256, 2, 3),
-        ("down", "vector", 4): Launch(16, 1, 256, 2, 3),
         ("gate_up", "few", 16): Launch(32, 16, 128, 4, 5),
         ("gate_up", "few", 8): Launch(32, 16, 128, 4, 3),
         ("gate_up", "few", 4): Launch(64, 16, 256, 4, 3),
@@ -68,8 +71,10 @@ LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
 EXACT_LAUNCH = Launch(32, 16, 32, 4, 2)
 # Triton's interpreter takes as long for a large tile as for a small one.
 INTERPRETED_LAUNCH = Launch(64, 16, 64, 4, 1)
-INTERPRETED_VECTOR_LAUNCH = Launch(64, 1, 64, 4, 1)
+INTERPRETED_TOKEN_LAUNCH = Launch(16, 1, 64, 4, 1)
 COMBINE_COLUMNS = 1024
+# Whether down of a single token asks the L2 for its weights before gate and up have ended.
+FETCH_DOWN = True
 
 
 def _is_interpreted(tensor: torch.Tensor) -> bool:
@@ -139,23 +144,28 @@ class _Step(NamedTuple):
         """Whether kernels start before their predecessor ends."""
         return {"EARLY": False} if self.is_grouped else early(self.ids)
 
+    def is_token(self, *weights: _Weight) -> bool:
+        """Return whether the kernels of a single token can read ``weights``, which are of one format."""
+        return (
+            self.ids.shape[0] == 1
+            and not self.is_exact
+            and all(each.format in ROW_FORMATS and not each.has_tail for each in weights)
+            and len({each.format for each in weights}) == 1
+        )
+
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
         """Return how to launch ``kernel``.
 
         A step of fp8_b128's columns lies in one of its blocks; f32 has twice the bytes that the table means.
         """
-        tokens = self.ids.shape[0]
-        is_vector = (
-            tokens == 1 and not self.is_exact and all(each.format in VECTOR_FORMATS for each in weights)
-        )
+        is_token = self.is_token(*weights)
         if _is_interpreted(self.ids):
-            return INTERPRETED_VECTOR_LAUNCH if is_vector else INTERPRETED_LAUNCH
+            return INTERPRETED_TOKEN_LAUNCH if is_token else INTERPRETED_LAUNCH
         if self.is_exact:
             return EXACT_LAUNCH
-        which = "one" if tokens == 1 else "many" if self.is_grouped else "few"
-        launch = LAUNCHES["default"][
-            kernel, "vector" if is_vector else which, min(each.bits for each in weights)
-        ]
+        tokens = "one" if self.ids.shape[0] == 1 else "many" if self.is_grouped else "few"
+        bits = min(each.bits for each in weights)
+        launch = LAUNCHES["default"][kernel, "token" if is_token else tokens, bits]
         formats = {each.format for each in weights}
         if "f32" in formats:
             return launch._replace(bk=launch.bk // 2)
@@ -198,6 +208,17 @@ def _run_gate_up(
         first_up = 0
         gate_bias, up_bias = _bias(bank, "gate"), _bias(bank, "up")
     launch = step.launch("gate_up", gate, up)
+    if step.is_token(gate, up):
+        gate_up_token_kernel[(triton.cdiv(step.inner, launch.bn), step.num_pairs)](
+            x, gate.planes, up.planes, gate_bias[0], up_bias[0], bank.slot_of, step.ids, uses, h,
+            bank.num_experts, step.width, step.inner, limit,
+            h.stride(0), gate.strides, gate.slots, up.slots, (gate_bias[1], up_bias[1]),
+            FORMAT=gate.format, PLANES=len(gate.planes), STACKED=first_up > 0,
+            CLAMPED=activation == "clamped", ALPHA=ALPHA, BIAS=gate_bias[0] is not None,
+            USES=uses is not None, BN=launch.bn, BK=launch.bk, EVEN=step.width % launch.bk == 0,
+            STAGES=launch.stages, num_warps=launch.warps, **step.early,
+        )  # fmt: skip
+        return
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
     if step.is_grouped:
         group_pairs(step.ids, groups, launch.bt, uses)
@@ -213,7 +234,7 @@ def _run_gate_up(
         CLAMPED=activation == "clamped", ALPHA=ALPHA, BIAS=gate_bias[0] is not None,
         USES=uses is not None and not step.is_grouped,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.width % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, STAGES=launch.stages, **how, **step.early,
+        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
     )  # fmt: skip
 
 
@@ -222,11 +243,23 @@ def _run_down(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale:
     down = _weight(bank.matrices["down"])
     bias, bias_slot = _bias(bank, "down")
     launch = step.launch("down", down)
+    chosen = step.ids.shape[1]
+    if step.is_token(down):
+        codes = bank.matrices["down"].planes[0]
+        down_token_kernel[(triton.cdiv(step.width, launch.bn),)](
+            h, down.planes, bias, bank.slot_of, step.ids, step.weights, out,
+            chosen, step.width, step.inner, float(scale), h.stride(0), down.strides, down.slots, bias_slot,
+            FORMAT=down.format, PLANES=len(down.planes), CHOICES=triton.next_power_of_2(chosen),
+            BIAS=bias is not None, ADD=add,
+            FETCHED=codes.shape[2] * codes.element_size() if FETCH_DOWN else 0,
+            BN=launch.bn, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
+            STAGES=launch.stages, num_warps=launch.warps, **step.early,
+        )  # fmt: skip
+        return
     dtype = torch.float32 if step.is_exact or not step.is_grouped else torch.bfloat16
     parts = step.workspace.rows(step.workspace.parts, step.num_pairs, step.width, dtype)
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
     num_groups, how = step.groups(launch.bt)
-    chosen = step.ids.shape[1]
     down_kernel[(triton.cdiv(step.width, launch.bn), num_groups)](
         h, down.planes, bias, bank.slot_of, step.ids, step.weights,
         groups.order, groups.starts, groups.ends, parts, step.workspace.arrivals(bank.num_experts), out,
@@ -236,7 +269,7 @@ def _run_down(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale:
         FORMAT=down.format, PLAIN=down.is_plain, PLANES=len(down.planes), TAIL=down.has_tail,
         CHOSEN=chosen, BIAS=bias is not None, ADD=add,
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
-        num_warps=launch.warps, num_stages=launch.stages, STAGES=launch.stages, **how, **step.early,
+        num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
     )  # fmt: skip
     if step.is_grouped:
         combine_kernel[(step.ids.shape[0], triton.cdiv(step.width, COMBINE_COLUMNS))](

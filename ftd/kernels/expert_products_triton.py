@@ -3,9 +3,6 @@
 Weights are the left operand (out^T = W x^T), the tokens of one expert the columns of the right one. Pairs are
 grouped as ``expert_groups_triton`` says; all are named p = token * K + choice, in ``h`` and in ``parts`` too.
 
-BT 1 is for a single token and the formats of ``vector_product_triton``, without tensor cores, of whose
-columns all but one would be idle.
-
 EARLY: decode's kernels start while the one before them ends, and wait for it where they need what it wrote.
 Each starts its successor after its own wait, so what two kernels before wrote can be read without waiting.
 """
@@ -16,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.expert_groups_triton import decode_group, prefill_group
-from ftd.kernels.vector_product_triton import vector_products
 from ftd.kernels.weight_tile_triton import fp8_scale, half_columns, half_tiles, plain_tile
 
 
@@ -96,7 +92,7 @@ def gate_up_kernel(
     UP_FORMAT: tl.constexpr, UP_PLAIN: tl.constexpr, UP_PLANES: tl.constexpr, UP_TAIL: tl.constexpr,
     GROUPED: tl.constexpr, BY_EXPERT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr,
     CLAMPED: tl.constexpr, ALPHA: tl.constexpr, BIAS: tl.constexpr, USES: tl.constexpr,
-    EARLY: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
     DTYPE: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """h = act(gate x, up x), BN rows of one expert for one group of its pairs; UP: rows before up's first."""
@@ -123,36 +119,28 @@ def gate_up_kernel(
     known = tl.minimum(rows, F - 1)
     tokens = tl.where(pairs >= 0, pairs // K, -1)
     # ---- loop
-    if BT == 1:
-        gate_sums, _ = vector_products(
-            x, gate_planes, x, known, 0, D, D, gate_strides, GATE, False, BN, BK, EVEN, STAGES
-        )
-        up_sums, _ = vector_products(
-            x, up_planes, x, known + UP, 0, D, D, up_strides, UP_FORMAT, False, BN, BK, EVEN, STAGES
-        )
-    else:
-        gate_sums = tl.zeros((BN, BT), tl.float32)
-        up_sums = tl.zeros((BN, BT), tl.float32)
-        for first in range(0, D, BK):
-            columns = first + tl.arange(0, BK)
-            low, high = half_columns(first, D, BK, GATE_TAIL)
-            if GATE_PLAIN and UP_PLAIN:
+    gate_sums = tl.zeros((BN, BT), tl.float32)
+    up_sums = tl.zeros((BN, BT), tl.float32)
+    for first in range(0, D, BK):
+        columns = first + tl.arange(0, BK)
+        low, high = half_columns(first, D, BK, GATE_TAIL)
+        if GATE_PLAIN and UP_PLAIN:
+            x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
+            x_low, x_high = x_all, x_all
+        else:
+            x_low = load_columns(x, x_stride, tokens, low, D, EVEN, DTYPE)
+            x_high = load_columns(x, x_stride, tokens, high, D, EVEN, DTYPE)
+            x_all = x_low
+            if GATE_PLAIN or UP_PLAIN:
                 x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
-                x_low, x_high = x_all, x_all
-            else:
-                x_low = load_columns(x, x_stride, tokens, low, D, EVEN, DTYPE)
-                x_high = load_columns(x, x_stride, tokens, high, D, EVEN, DTYPE)
-                x_all = x_low
-                if GATE_PLAIN or UP_PLAIN:
-                    x_all = load_columns(x, x_stride, tokens, columns, D, EVEN, DTYPE)
-            gate_sums = add_product(
-                gate_sums, x_all, x_low, x_high, gate_planes, gate_strides, known, columns, first, D,
-                GATE, GATE_PLAIN, DTYPE, BN, BK, EVEN, GATE_TAIL,
-            )  # fmt: skip
-            up_sums = add_product(
-                up_sums, x_all, x_low, x_high, up_planes, up_strides, known + UP, columns, first, D,
-                UP_FORMAT, UP_PLAIN, DTYPE, BN, BK, EVEN, UP_TAIL,
-            )  # fmt: skip
+        gate_sums = add_product(
+            gate_sums, x_all, x_low, x_high, gate_planes, gate_strides, known, columns, first, D,
+            GATE, GATE_PLAIN, DTYPE, BN, BK, EVEN, GATE_TAIL,
+        )  # fmt: skip
+        up_sums = add_product(
+            up_sums, x_all, x_low, x_high, up_planes, up_strides, known + UP, columns, first, D,
+            UP_FORMAT, UP_PLAIN, DTYPE, BN, BK, EVEN, UP_TAIL,
+        )  # fmt: skip
     # ---- store
     if BIAS:
         gate_sums += load_bias(gate_bias, bias_slots[0], slot, rows, rows < F)
@@ -195,7 +183,7 @@ def down_kernel(
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, PLANES: tl.constexpr, TAIL: tl.constexpr,
     GROUPED: tl.constexpr, BY_EXPERT: tl.constexpr, CHOICES: tl.constexpr, EXPERTS: tl.constexpr,
-    CHOSEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr, STAGES: tl.constexpr,
+    CHOSEN: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
     DTYPE: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """parts = down h of BN rows of one expert for one group of its pairs; decode's last program adds them."""
@@ -214,27 +202,21 @@ def down_kernel(
         # ---- loop
         if EARLY:
             gdc_wait()
-        if BT == 1:
-            row = h + tl.max(pairs, axis=0) * h_stride
-            sums, _ = vector_products(
-                row, planes, row, known, 0, F, F, down_strides, FORMAT, False, BN, BK, EVEN, STAGES
-            )
-        else:
-            sums = tl.zeros((BN, BT), tl.float32)
-            for first in range(0, F, BK):
-                columns = first + tl.arange(0, BK)
-                if PLAIN:
-                    x_all = load_columns(h, h_stride, pairs, columns, F, EVEN, DTYPE)
-                    x_low, x_high = x_all, x_all
-                else:
-                    low, high = half_columns(first, F, BK, TAIL)
-                    x_low = load_columns(h, h_stride, pairs, low, F, EVEN, DTYPE)
-                    x_high = load_columns(h, h_stride, pairs, high, F, EVEN, DTYPE)
-                    x_all = x_low
-                sums = add_product(
-                    sums, x_all, x_low, x_high, planes, down_strides, known, columns, first, F,
-                    FORMAT, PLAIN, DTYPE, BN, BK, EVEN, TAIL,
-                )  # fmt: skip
+        sums = tl.zeros((BN, BT), tl.float32)
+        for first in range(0, F, BK):
+            columns = first + tl.arange(0, BK)
+            if PLAIN:
+                x_all = load_columns(h, h_stride, pairs, columns, F, EVEN, DTYPE)
+                x_low, x_high = x_all, x_all
+            else:
+                low, high = half_columns(first, F, BK, TAIL)
+                x_low = load_columns(h, h_stride, pairs, low, F, EVEN, DTYPE)
+                x_high = load_columns(h, h_stride, pairs, high, F, EVEN, DTYPE)
+                x_all = x_low
+            sums = add_product(
+                sums, x_all, x_low, x_high, planes, down_strides, known, columns, first, F,
+                FORMAT, PLAIN, DTYPE, BN, BK, EVEN, TAIL,
+            )  # fmt: skip
         # ---- store
         if BIAS:
             sums += load_bias(bias, bias_slot, slot, rows, rows < D)
