@@ -289,6 +289,10 @@ def make(case: str, seed: int = 1, **changes: Any) -> Tiny:
         oracle = (
             transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
         )
+    for module in oracle.modules():
+        # Older transformers hold gpt-oss' limit as a constant
+        if "swiglu_limit" in values and hasattr(module, "limit"):
+            module.limit = values["swiglu_limit"]
     with torch.no_grad():
         for name, parameter in oracle.named_parameters():
             # Weights of size one in the norms and zero in the biases would hide that they are used.
