@@ -35,8 +35,8 @@ class Locality:
 
     topics: int = 128
     tokens: int = 64
-    share: float = 0.83
-    stay: float = 0.935
+    share: float = 0.78
+    stay: float = 0.93
     successors: int = 3
     size: float = 32.0
     seed: int = 7
@@ -97,11 +97,22 @@ class Locality:
             _ROUTER_LOGIT / np.sqrt(width)
         )
 
-    def text(self, length: int, seed: int) -> list[int]:
-        """Return ids as the model itself would write them."""
+    def routes(self, ids: list[int], layers: int, experts: int, chosen: int, width: int) -> NDArray[np.int64]:
+        """Return the experts of each id by its embedding alone, [L, T, K], in no order."""
+        hidden = self.embedding(width)[np.array(ids) % self.num_ids] / np.float32(self.size)
+        found = np.empty((layers, len(ids), chosen), np.int64)
+        for layer in range(layers):
+            logits = hidden @ self.router(layer, experts, width).T
+            found[layer] = np.argpartition(-logits, chosen, axis=1)[:, :chosen]
+        return found
+
+    def text(self, length: int, seed: int, after: int | None = None) -> list[int]:
+        """Return ids as the model itself would write them; after: the id before them."""
         rng = np.random.default_rng([self.seed, seed])
         following = self.following()
         topic, ids = int(rng.integers(self.topics)), []
+        if after is not None:
+            topic = after % self.num_ids // self.tokens
         for _ in range(length):
             if rng.random() > self.stay:
                 topic = int(following[topic, rng.integers(self.successors)])
