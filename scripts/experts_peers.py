@@ -23,10 +23,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from experts_files import GGML, Kept, weights_of, write_folder, write_gguf
+from experts_report import lru_misses
 
-from ftd.engine import routing
 from ftd.engine.locality import Locality
 from ftd.engine.synthetic import SHAPES, Synthetic
 
@@ -191,8 +190,10 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
     ask(text(64, 1), 32)
     for batch in options.batches:
         rate, texts = together(batch, options, locality)
-        part = missed(texts, shape, layers, common["slots"], locality) if batch == 1 else 0.0
-        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, missed=part))
+        lru = (
+            0.0 if batch > 1 else lru_misses(locality, shape, layers, common["slots"], texts[0], WARM_TOKENS)
+        )
+        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, lru=lru))
     for length in options.prompts:
         first = statistics.median([ask(text(length, turn), FEW_TOKENS)[0] for turn in range(4)][1:])
         rate = length / first
@@ -202,7 +203,7 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
         for turn in range(10, 13):
             ids = text(options.follow, turn)
             ask(ids, FEW_TOKENS)
-            times.append(ask(ids + text(30, turn), FEW_TOKENS)[0])
+            times.append(ask(ids + locality.text(30, turn, ids[-1]), FEW_TOKENS)[0])
         first = statistics.median(times)
         report.add(row(**common, case=f"30 after {options.follow}", first_token_ms=first * 1e3))
 
@@ -226,24 +227,6 @@ def together(batch: int, options, locality: Locality) -> tuple[float, list[list[
         raise RuntimeError(f"{len(texts)} requests of {batch} were answered")
     count = sum(map(len, texts)) - batch * WARM_TOKENS
     return count / (max(ends) - min(begins)), texts
-
-
-def missed(texts: list[list[int]], shape: str, layers: int, slots: float, locality: Locality) -> float:
-    """Return what LRU misses of a text after its first third, routed by embeddings alone."""
-    its = SHAPES[shape][1]
-    experts, chosen, length = its["num_experts"], its["num_experts_per_tok"], min(map(len, texts))
-    if length < 8:
-        return 0.0
-    ids = np.array([each[:length] for each in texts]).reshape(-1)
-    hidden = locality.embedding(its["hidden_size"])[ids % locality.num_ids] / np.float32(locality.size)
-    found = [
-        np.argpartition(-(hidden @ locality.router(layer, experts, its["hidden_size"]).T), chosen)[:, :chosen]
-        for layer in range(layers)
-    ]
-    trace = routing.Trace(np.array(found, np.int64), ids, experts)
-    cold = routing.Trace(trace.routing[:, : len(ids) // 3], ids[: len(ids) // 3], experts)
-    whole, start = (routing.replay(each, int(slots * layers * experts), "lru") for each in (trace, cold))
-    return 1 - (whole.hits - start.hits) / max(1, whole.uses - start.uses)
 
 
 def run(options, report, row, sources: dict[str, Synthetic]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,11 +10,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ftd.engine.locality import Locality
+from ftd.engine.synthetic import SHAPES
 from ftd.kernels._bandwidth_cy import read_all
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_pool import ExpertPool
 
 READ_BYTES = 2 << 30
+# Splits of a program's own choice; what each run of ftd adds to the one before it
+SPLITS = ("", "auto", "layers")
+ABLATION = {"serial": "no overlap", "paper": "LRU and q*", "lru": "LRU and measured split", "ftd": "ours"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,11 @@ class Ceilings:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measurement; zeros do not apply. moved, ran: bytes a token, copied and read by the CPU."""
+    """One measurement; zeros do not apply.
+
+    lru: what LRU misses of the same text with as many slots, routed by embeddings alone. moved, ran: bytes,
+    copied and read by the CPU, of a token or of a whole prompt.
+    """
 
     program: str
     model: str
@@ -41,6 +51,7 @@ class Row:
     tokens_per_s: float = 0.0
     first_token_ms: float = 0.0
     missed: float = 0.0
+    lru: float = 0.0
     moved: float = 0.0
     ran: float = 0.0
     roof: float = 0.0
@@ -64,6 +75,7 @@ class Report:
         parts += [f"{row.tokens_per_s:>9.1f} tok/s"] if row.tokens_per_s else []
         parts += [f"{row.first_token_ms:>9.1f} ms"] if row.first_token_ms else []
         parts += [f"missed {row.missed:>6.1%}"] if row.missed else []
+        parts += [f"(LRU {row.lru:.1%})"] if row.lru else []
         parts += (
             [f"copied {row.moved / 1e6:>7.1f} MB, run {row.ran / 1e6:>7.1f} MB"]
             if row.moved + row.ran
@@ -76,10 +88,75 @@ class Report:
     def write(self) -> None:
         """Write the file, if one is wanted."""
         if self.path is not None:
-            text = json.dumps(
-                {"ceilings": self.ceilings, "rows": [asdict(row) for row in self.rows]}, indent=1
-            )
-            self.path.write_text(text)
+            found = {"ceilings": self.ceilings, "rows": [asdict(row) for row in self.rows]}
+            found |= {"ratios": self.ratios(), "ablation": self.ablation()}
+            self.path.write_text(json.dumps(found, indent=1))
+
+    def best(self, model: str, slots: float, case: str) -> dict[str, float]:
+        """Return the best speed of each program and, of ftd, of each run: tokens or first tokens a second."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            if (row.model, round(row.slots, 2), row.case) != (model, slots, case) or row.split not in SPLITS:
+                continue
+            speed = row.tokens_per_s or 1e3 / row.first_token_ms
+            name = f"ftd {row.run}" if row.program == "ftd" else row.program
+            found[name] = max(found.get(name, 0.0), speed)
+        return found
+
+    def cases(self) -> list[tuple[str, float, str]]:
+        """Return model, slots and case of all rows, each once."""
+        return list(dict.fromkeys((row.model, round(row.slots, 2), row.case) for row in self.rows))
+
+    def ratios(self) -> list[dict[str, object]]:
+        """Return how many times as fast as each other program ftd is, by model, slots and case."""
+        found: list[dict[str, object]] = []
+        for model, slots, case in self.cases():
+            speeds = self.best(model, slots, case)
+            ours = speeds.get("ftd ftd")
+            others = {name: ours / speed for name, speed in speeds.items() if ours and "ftd" not in name}
+            if others:
+                found.append({"model": model, "slots": slots, "case": case, **others})
+        return found
+
+    def ablation(self) -> list[dict[str, object]]:
+        """Return the speed of each step from the paper's system without overlap to ftd's."""
+        found: list[dict[str, object]] = []
+        for model, slots, case in self.cases():
+            speeds = self.best(model, slots, case)
+            its = {title: speeds[f"ftd {run}"] for run, title in ABLATION.items() if f"ftd {run}" in speeds}
+            if len(its) > 1:
+                found.append({"model": model, "slots": slots, "case": case, **its})
+        return found
+
+    def summary(self) -> None:
+        """Print ratios and ablation."""
+        for title, rows in (("ftd is so many times as fast", self.ratios()), ("ablation", self.ablation())):
+            for row in rows:
+                values = {name: value for name, value in row.items() if isinstance(value, float)}
+                values.pop("slots")
+                parts = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+                print(f"# {title}: {row['model']} {row['slots']:.0%} {row['case']}: {parts}", flush=True)
+
+
+def lru_misses(
+    locality: Locality, shape: str, layers: int, slots: float, ids: list[int], begin: int
+) -> float:
+    """Return the part of expert uses of ``ids`` from ``begin`` on that LRU misses, routed by embeddings."""
+    its = SHAPES[shape][1]
+    experts = its["num_experts"]
+    routes = locality.routes(ids, layers, experts, its["num_experts_per_tok"], its["hidden_size"])
+    held: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for token in range(len(ids)):
+        for flat in (routes[:, token] + np.arange(layers)[:, None] * experts).reshape(-1).tolist():
+            if flat in held:
+                held.move_to_end(flat)
+                continue
+            held[flat] = None
+            missed += token >= begin
+            if len(held) > int(slots * layers * experts):
+                held.popitem(last=False)
+    return missed / max(1, (len(ids) - begin) * routes.shape[0] * routes.shape[2])
 
 
 def seconds(action: Callable[[], object], repeats: int = 7) -> float:
