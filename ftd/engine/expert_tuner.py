@@ -2,7 +2,8 @@
 
     window of the table in force │ window of the other │ in force │ other │ …     PAIRS pairs
 
-The other is taken only if it won every pair and by a margin. A trial moves the shift one further in its
+The other is taken only if it won every pair and by a margin; the first that it loses ends the trial, so that
+where nothing is gained little is tried. A trial moves the shift one further in its
 direction or closes that direction, and a closed one stays closed: after at most 3 · MAX_SHIFT + 2 trials none
 is left and the table stays. So it cannot oscillate, whatever the times are.
 """
@@ -62,17 +63,16 @@ class Tuner:
             return True
         self._pairs.append((self._first, took))
         self.shift = self.best
-        if len(self._pairs) == PAIRS:
+        if len(self._pairs) == PAIRS or took >= self._first:
             self._decide()
         return True
 
     def _decide(self) -> None:
         direction = DIRECTIONS[self._direction]
-        won = sum(other < first for first, other in self._pairs)
-        gain = median(1 - other / first for first, other in self._pairs)
+        gains = [1 - other / first for first, other in self._pairs]
         self.num_trials += 1
         self._pairs = []
-        is_better = won == PAIRS and gain >= MIN_GAIN
+        is_better = min(gains) > 0 and median(gains) >= MIN_GAIN
         if is_better:
             self.best = self.shift = self.best + direction
         if not is_better or abs(self.best + direction) > MAX_SHIFT:

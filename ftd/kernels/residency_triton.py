@@ -19,7 +19,10 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
+from ftd.kernels.early_triton import early
 from ftd.kernels.expert_mailbox_triton import Mailbox, send
 from ftd.kernels.expert_split import NUM_SIZES
 from ftd.kernels.shapes import expect, expect_range
@@ -76,7 +79,9 @@ class Residency:
 
     def set_quota(self, quota: Quota, warm: Quota | None = None) -> None:
         """Say how many of m misses are filled, and how many others beside the step (None: all)."""
-        self.quota.copy_(quota_table(quota, warm))
+        table = quota_table(quota, warm)
+        # From locked memory: nobody waits for the card while it serves
+        self.quota.copy_(table.pin_memory() if self.quota.is_cuda else table, non_blocking=True)
 
     def saved(self) -> dict[str, torch.Tensor]:
         """Return a copy of all of it."""
@@ -183,17 +188,19 @@ def _victims(
     turn = wanted * 0
     while turn < wanted:
         coldest = tl.min(key, axis=0)
-        victim = tl.min(tl.where(key == coldest, slot, SLOTS), axis=0)
-        old = tl.max(tl.where(slot == victim, owner, -1), axis=0)
+        # The lowest slot, and whose it is, in one number
+        found = tl.min(tl.where(key == coldest, (slot.to(tl.int64) << 32) + owner + 1, _NEVER), axis=0)
+        victim, old = (found >> 32).to(tl.int32), (found & 0xFFFFFFFF).to(tl.int32) - 1
         is_turn = is_miss & (rank == turn)
-        expert = tl.max(tl.where(is_turn, flat, -1), axis=0)
         admitted = coldest != _NEVER
         if not LRU:
             hotter = tl.max(tl.where(is_turn, its_score, -1), axis=0) > coldest
             admitted = admitted & ((old < 0) | hotter)
+        # All pairs of the expert store the same
+        victims = tl.full(flat.shape, 0, tl.int32) + victim
         tl.store(slot_of + old, -1, mask=admitted & (old >= 0))
-        tl.store(slot_of + expert, victim, mask=admitted)
-        tl.store(owner_of + victim, expert, mask=admitted)
+        tl.store(slot_of + flat, victims, mask=is_turn & admitted)
+        tl.store(owner_of + victims, flat, mask=is_turn & admitted)
         tl.store(last_use + victim, now, mask=admitted)
         placed = tl.where(is_turn & admitted, victim, placed)
         key = tl.where(slot == victim, _NEVER, key)
@@ -251,8 +258,12 @@ def _residency(
     ids_stride, x_stride, weights_stride,
     # meta
     LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr, SENDS: tl.constexpr, TOKENS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One access; outputs have K columns without gaps. ``words`` and ``to_*`` are addresses."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     # ---- each pair's expert, unique
     pair = tl.arange(0, PAIRS)
     inside = pair < T * K
@@ -285,40 +296,29 @@ def _residency(
         if not LRU:
             beside = tl.maximum(tl.load(its_quota + num_sizes * num_quota), 0)
             wanted = tl.minimum(share + beside, num_misses)
+        if SENDS:  # noqa: SIM102  known to the compiler
+            # Before slots are looked for: whoever is fetched gets one that keeps nothing if no other
+            if share < num_misses:
+                send(
+                    x, tl.where(is_miss & (rank >= share), local, -1), weights,
+                    sent, words, to_on_cpu, to_weights, to_x,
+                    pair, T, K, D, row, x_stride, weights_stride, TOKENS,
+                )  # fmt: skip
         placed = _victims(
-            owner_of,
-            last_use,
-            score,
-            slot_of,
-            now,
-            wanted,
-            is_miss,
-            rank,
-            flat,
-            its_score,
-            R,
-            owner_end,
-            LRU,
-            SLOTS,
-        )
+            owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R, owner_end,
+            LRU, SLOTS,
+        )  # fmt: skip
     admitted = tl.sum((is_first & (placed >= 0)).to(tl.int32), axis=0)
     spare = rank - admitted
     place = tl.where(placed >= 0, placed, tl.where(spare < num_transient, R + spare, -1))
     place = tl.where(is_miss & (rank < share), place, -1)
     is_warm = is_miss & (rank >= share) & (placed >= 0)
     num_fetched = tl.sum((is_first & (place >= 0)).to(tl.int32), axis=0)
-    local_on_cpu = tl.where(is_miss & (place < 0), local, -1)
-    if SENDS:
-        if num_misses > num_fetched:
-            send(
-                x, local_on_cpu, weights, sent, words, to_on_cpu, to_weights, to_x, pair, T, K, D, row,
-                x_stride, weights_stride, TOKENS,
-            )  # fmt: skip
     # ---- store
     tl.store(hits + pair, tl.where(is_hit, local, -1), mask=inside)
     tl.store(fills + pair, tl.where(place >= 0, local, -1), mask=inside)
     tl.store(fill_slots + local, place, mask=is_first & (place >= 0))
-    tl.store(on_cpu + pair, local_on_cpu, mask=inside)
+    tl.store(on_cpu + pair, tl.where(is_miss & (place < 0), local, -1), mask=inside)
     tl.store(fetch + 2 * rank, flat, mask=is_first & (place >= 0))
     tl.store(fetch + 2 * rank + 1, place, mask=is_first & (place >= 0))
     tl.store(warm + 2 * (rank - share), flat, mask=is_first & is_warm)
@@ -378,7 +378,7 @@ def access(
     first_flat  flat id of the layer's expert 0
     placement   of T tokens is written
     owner_end   slots of experts from this flat id on are no victims; None: all are
-    message     goes to the CPU if it runs any of them
+    message     goes to the CPU if it runs any of them; then there must be transient slots for all experts
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
@@ -393,6 +393,8 @@ def access(
     sending: tuple[object, ...] = (None,) * 7
     if message is not None:
         message.expect(tokens, chosen)
+        least = min(tokens * chosen, placement.slot_of.shape[0])
+        expect_range("transient slots", num_transient, num_transient, least, MAX_SLOTS)
         sending = (message.x, message.weights, *message.mailbox.addresses())
     _residency[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
@@ -405,5 +407,5 @@ def access(
         ids.stride(0), 0 if message is None else message.x.stride(0),
         0 if message is None else message.weights.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, SENDS=message is not None,
-        TOKENS=triton.next_power_of_2(tokens), num_warps=warps,
+        TOKENS=triton.next_power_of_2(tokens), num_warps=warps, **early(ids),
     )  # fmt: skip

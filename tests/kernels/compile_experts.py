@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import triton_compiler
 
-from ftd.kernels import expert_ffn_triton, router_triton
+from ftd.kernels import expert_ffn_triton, residency_triton, router_triton
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
@@ -86,7 +86,7 @@ def residency() -> None:
         mailbox = Mailbox.place(memory, 16, 8, D, torch.bfloat16, "cpu")
         for policy in ("decayed", "lru"):
             access(state, ids, 0, placement, policy)
-            access(state, ids, 0, placement, policy, message=Message(mailbox, x, weights, 1))
+            access(state, ids, 0, placement, policy, 256, message=Message(mailbox, x, weights, 1))
         advance(state, 24)
         collect(mailbox, torch.zeros((tokens, D)), placement.counts[2:])
         bases, pool = torch.zeros(48, dtype=torch.int64), torch.zeros((2, 1 << 20), dtype=torch.uint8)
@@ -96,7 +96,10 @@ def residency() -> None:
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
     expert_ffn_triton._is_interpreted = lambda _: False
-    expert_ffn_triton.early = router_triton.early = lambda _: {"EARLY": True, "launch_pdl": True}
+    expert_ffn_triton.early = router_triton.early = residency_triton.early = lambda _: {
+        "EARLY": True,
+        "launch_pdl": True,
+    }
     for name in sys.argv[1].split(",") if len(sys.argv) > 1 else FORMATS:
         experts_of(name)
     routers(1, 128, 2048, "<f4")

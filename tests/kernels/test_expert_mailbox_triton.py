@@ -74,7 +74,7 @@ def deliver(
     device = str(ids.device.type)
     state = Residency.make(LAYERS * E, 0, (0, 0), [1], device)
     placement = Placement.make(*ids.shape, E, device)
-    access(state, ids, layer * E, placement, message=Message(mailbox, x, weights, layer))
+    access(state, ids, layer * E, placement, num_transient=E, message=Message(mailbox, x, weights, layer))
     return placement.counts[2:3]
 
 
