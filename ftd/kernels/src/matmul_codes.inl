@@ -85,6 +85,18 @@ inline __m256 load_row_halves(const Matrix& w, int plane, int64_t row, int64_t b
     return load_halves(part);
 }
 
+// The same of rows row .. row + 7, transposed: out[b] holds block b0 + b of eight rows.
+inline void eight_rows_halves(const Matrix& w, int plane, int64_t row, int64_t b0, __m256* out) {
+    const int64_t blocks = w.k / 32;
+    if ((w.n - row - 7) * blocks - b0 >= 8) {
+        const uint16_t* from = static_cast<const uint16_t*>(w.planes[plane]) + row * blocks + b0;
+        for (int r = 0; r < 8; ++r) out[r] = load_halves(from + r * blocks);
+    } else {
+        for (int r = 0; r < 8; ++r) out[r] = load_row_halves(w, plane, row + r, b0);
+    }
+    transpose8(out);
+}
+
 inline __m256 load_bytes(const uint8_t* from) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
@@ -147,12 +159,7 @@ inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __
         transpose8(scales);
         transpose8(mins);
     } else {
-        constexpr int P = C::SCALES_PLANE;
-        for (int r = 0; r < 8; ++r) scales[r] = load_row_halves(w, P, row + r, b0);
-        transpose8(scales);
-        if constexpr (C::MINS) {
-            for (int r = 0; r < 8; ++r) mins[r] = load_row_halves(w, P + 1, row + r, b0);
-            transpose8(mins);
-        }
+        eight_rows_halves(w, C::SCALES_PLANE, row, b0, scales);
+        if constexpr (C::MINS) eight_rows_halves(w, C::SCALES_PLANE + 1, row, b0, mins);
     }
 }

@@ -12,7 +12,6 @@ inline float sum_lanes(__m256 low, __m256 high) {
 struct Lanes16 {
     __m512 v;
     void clear() { v = _mm512_setzero_ps(); }
-    template <int PART>
     void add(Floats a, Floats b) { v = _mm512_fmadd_ps(a, b, v); }
     void add(const float* a, const float* b) { v = _mm512_fmadd_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b), v); }
     template <int32_t FORMAT>
@@ -34,11 +33,6 @@ struct Lanes16 {
 struct Lanes16 {
     __m256 v0, v1;
     void clear() { v0 = v1 = _mm256_setzero_ps(); }
-    template <int PART>
-    void add(Floats a, Floats b) {
-        __m256& v = PART ? v1 : v0;
-        v = _mm256_fmadd_ps(a, b, v);
-    }
     void add(const float* a, const float* b) {
         v0 = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), v0);
         v1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 8), _mm256_loadu_ps(b + 8), v1);
@@ -63,8 +57,8 @@ struct Lanes16 {
 };
 #endif
 
-// Rows and tokens of one tile of products: their sums and operands fit the registers.
-constexpr int FLOAT_ROWS = FTD_VNNI ? 8 : 2, FLOAT_TOKENS = 3;
+// Rows and tokens of one tile of products: their sums and operands fit the registers, with AVX2 those of eight lanes.
+constexpr int FLOAT_ROWS = FTD_VNNI ? 8 : 4, FLOAT_TOKENS = 3;
 
 // Rows that are floats at once, as scratch holds them: tokens in the first cache serve them all.
 constexpr int FLOAT_BATCH = FTD_VNNI ? 8 : 12;
@@ -186,30 +180,30 @@ inline void store_rows(const Product& p, int64_t t, int64_t row, int64_t count, 
 }
 #endif
 
-// The columns that 16 lanes leave, and the sums of one row with one token.
-inline float finish_row(const float* row, const float* x, int64_t at, int64_t k, const Lanes16& acc) {
-    if (at == k) return acc.sum();
+// The columns from `at` on that 16 lanes leave, and the sums of one row with one token.
+inline float finish_row(const float* row, const float* x, int64_t at, int64_t k, const float lanes[16]) {
     float lane[16];
-    acc.store(lane);
+    std::memcpy(lane, lanes, sizeof lane);
     for (int64_t j = 0; at + j < k; ++j) lane[j] = __builtin_fmaf(row[at + j], x[at + j], lane[j]);
     for (int width = 8; width > 0; width /= 2)
         for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
     return lane[0];
 }
 
-// Vector PART of 16 columns: of each token one register, and of one row after the other.
-template <int NT, int PART>
+#if FTD_VNNI
+// Sixteen columns: of each token one register, and of one row after the other.
+template <int NT>
 inline void float_columns(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, Lanes16 (*acc)[FLOAT_ROWS]) {
     Floats tokens[NT];
 #pragma GCC unroll 4
-    for (int i = 0; i < NT; ++i) std::memcpy(&tokens[i], x + i * k + PART * LANES, sizeof(Floats));
+    for (int i = 0; i < NT; ++i) std::memcpy(&tokens[i], x + i * k, sizeof(Floats));
 #pragma GCC unroll 8
     for (int r = 0; r < FLOAT_ROWS; ++r) {
         Floats weights;
-        std::memcpy(&weights, rows[r] + PART * LANES, sizeof(Floats));
+        std::memcpy(&weights, rows[r], sizeof(Floats));
         asm("" : "+v"(weights));  // stays in its register: the compiler would load it anew for each token
 #pragma GCC unroll 4
-        for (int i = 0; i < NT; ++i) acc[i][r].template add<PART>(weights, tokens[i]);
+        for (int i = 0; i < NT; ++i) acc[i][r].add(weights, tokens[i]);
     }
 }
 
@@ -225,20 +219,117 @@ void float_tokens(const float* const rows[FLOAT_ROWS], int64_t count, const Prod
         const float* columns[FLOAT_ROWS];
 #pragma GCC unroll 8
         for (int r = 0; r < FLOAT_ROWS; ++r) columns[r] = rows[r] + at;
-        float_columns<NT, 0>(columns, x + t * k + at, k, acc);
-        if constexpr (LANES == 8) float_columns<NT, 1>(columns, x + t * k + at, k, acc);
+        float_columns<NT>(columns, x + t * k + at, k, acc);
     }
-#if FTD_VNNI
     if (at == k) {
 #pragma GCC unroll 4
         for (int i = 0; i < NT; ++i) store_rows(p, t + i, row, count, sum_rows(acc[i]));
         return;
     }
-#endif
     for (int i = 0; i < NT; ++i)
-        for (int64_t r = 0; r < count; ++r)
-            store_product(p, t + i, row + r, finish_row(rows[r], x + (t + i) * k, at, k, acc[i][r]));
+        for (int64_t r = 0; r < count; ++r) {
+            float lanes[16];
+            acc[i][r].store(lanes);
+            store_product(p, t + i, row + r, finish_row(rows[r], x + (t + i) * k, at, k, lanes));
+        }
 }
+
+inline void float_batch(const float* const rows[FLOAT_BATCH], int64_t count, const Product& p, const float* x, int64_t row,
+                        int64_t t0, int64_t t1) {
+    int64_t t = t0;
+    for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS) float_tokens<FLOAT_TOKENS>(rows, count, p, x, row, t);
+    for (; t < t1; ++t) float_tokens<1>(rows, count, p, x, row, t);
+}
+#else
+// Columns are taken in pieces of which the rows stay in the first cache, and of a piece eight of sixteen lanes at a time.
+// Sums of a batch of rows and some tokens wait in memory meanwhile.
+constexpr int64_t FLOAT_PIECE = 384, FLOAT_WAITING = 24;
+struct alignas(32) WaitingSums {
+    float lanes[FLOAT_WAITING][FLOAT_BATCH][16];
+};
+
+// Lanes 8 * PART on of `columns` columns of four rows and NT tokens, k floats apart, added to their sums.
+template <int NT, int PART>
+inline void float_piece(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, int64_t columns, bool is_first,
+                        float (*lanes)[FLOAT_BATCH][16]) {
+    __m256 acc[NT][FLOAT_ROWS];
+#pragma GCC unroll 4
+    for (int i = 0; i < NT; ++i)
+#pragma GCC unroll 4
+        for (int r = 0; r < FLOAT_ROWS; ++r)
+            acc[i][r] = is_first ? _mm256_setzero_ps() : _mm256_load_ps(lanes[i][r] + 8 * PART);
+    for (int64_t at = 8 * PART; at < columns; at += 16) {
+        __m256 tokens[NT];
+#pragma GCC unroll 4
+        for (int i = 0; i < NT; ++i) tokens[i] = _mm256_loadu_ps(x + i * k + at);
+#pragma GCC unroll 4
+        for (int r = 0; r < FLOAT_ROWS; ++r) {
+            __m256 weights = _mm256_loadu_ps(rows[r] + at);
+            asm("" : "+x"(weights));  // stays in its register: the compiler would load it anew for each token
+#pragma GCC unroll 4
+            for (int i = 0; i < NT; ++i) acc[i][r] = _mm256_fmadd_ps(weights, tokens[i], acc[i][r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < NT; ++i)
+#pragma GCC unroll 4
+        for (int r = 0; r < FLOAT_ROWS; ++r) _mm256_store_ps(lanes[i][r] + 8 * PART, acc[i][r]);
+}
+
+// A piece of a batch of rows for `tokens` tokens.
+template <int NT>
+inline void float_pieces(const float* const rows[FLOAT_BATCH], int64_t count, const float* x, int64_t k, int64_t at,
+                         int64_t columns, float (*lanes)[FLOAT_BATCH][16]) {
+    for (int64_t r = 0; r < count; r += FLOAT_ROWS) {
+        const float* piece[FLOAT_ROWS];
+        for (int i = 0; i < FLOAT_ROWS; ++i) piece[i] = rows[r + i] + at;
+        auto* sums = reinterpret_cast<float (*)[FLOAT_BATCH][16]>(lanes[0][r]);
+        float_piece<NT, 0>(piece, x + at, k, columns, at == 0, sums);
+        float_piece<NT, 1>(piece, x + at, k, columns, at == 0, sums);
+    }
+}
+
+// sum_lanes of four rows at once.
+inline __m128 sum_four(const float (*lanes)[16]) {
+    __m128 four[4];
+    for (int r = 0; r < 4; ++r) {
+        const __m256 eight = _mm256_add_ps(_mm256_load_ps(lanes[r]), _mm256_load_ps(lanes[r] + 8));
+        four[r] = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    }
+    const __m128 a = _mm_add_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
+    const __m128 b = _mm_add_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
+    return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd));
+}
+
+// Products of a batch of rows with tokens t0 .. t1 - 1.
+inline void float_batch(const float* const rows[FLOAT_BATCH], int64_t count, const Product& p, const float* x, int64_t row,
+                        int64_t t0, int64_t t1) {
+    const int64_t k = p.weight.k, whole = k / 16 * 16;
+    const int64_t pieces = (whole + FLOAT_PIECE - 1) / FLOAT_PIECE;
+    WaitingSums sums;
+    if (pieces == 0) std::memset(&sums, 0, sizeof sums);
+    for (int64_t first = t0; first < t1; first += FLOAT_WAITING) {
+        const int64_t last = first + FLOAT_WAITING < t1 ? first + FLOAT_WAITING : t1;
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+            const int64_t at = whole / 16 * piece / pieces * 16, columns = whole / 16 * (piece + 1) / pieces * 16 - at;
+            int64_t t = first;
+            for (; t + FLOAT_TOKENS <= last; t += FLOAT_TOKENS)
+                float_pieces<FLOAT_TOKENS>(rows, count, x + t * k, k, at, columns, sums.lanes + (t - first));
+            for (; t < last; ++t) float_pieces<1>(rows, count, x + t * k, k, at, columns, sums.lanes + (t - first));
+        }
+        for (int64_t t = first; t < last; ++t)
+            for (int64_t r = 0; r < count; r += 4) {
+                alignas(16) float value[4];
+                const auto* lanes = sums.lanes[t - first] + r;
+                if (whole == k)
+                    _mm_store_ps(value, sum_four(lanes));
+                else
+                    for (int64_t i = 0; i < 4; ++i) value[i] = finish_row(rows[r + i], x + t * k, whole, k, lanes[i]);
+                for (int64_t i = 0; i < 4 && r + i < count; ++i) store_product(p, t, row + r + i, value[i]);
+            }
+    }
+}
+#endif
 
 // Rows [begin, end) of one exact product for tokens [t0, t1).
 inline void float_range(const Product& p, const float* x, int64_t begin, int64_t end, int64_t t0, int64_t t1,
@@ -258,12 +349,6 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
                 rows[r] = values + r * k;
             }
         }
-        int64_t t = t0;
-        for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS)
-            for (int64_t r = 0; r < count; r += FLOAT_ROWS)
-                float_tokens<FLOAT_TOKENS>(rows + r, count - r < FLOAT_ROWS ? count - r : FLOAT_ROWS, p, x, row + r, t);
-        for (; t < t1; ++t)
-            for (int64_t r = 0; r < count; r += FLOAT_ROWS)
-                float_tokens<1>(rows + r, count - r < FLOAT_ROWS ? count - r : FLOAT_ROWS, p, x, row + r, t);
+        float_batch(rows, count, p, x, row, t0, t1);
     }
 }

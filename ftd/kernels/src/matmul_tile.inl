@@ -102,6 +102,14 @@ inline void pack_rows8(const Matrix& w, int64_t row, int v, int lane0, char* til
     }
 }
 
+#if !FTD_VNNI
+// Adds pair sums of codes times q. One piece of assembly: the compiler would sum many products in a tree, in memory.
+inline void add_products(Ints* pairs, Ints codes, Ints q) {
+    Ints product;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(*pairs), "=&x"(product) : "x"(codes), "x"(q));
+}
+#endif
+
 // Adds the dot products of COUNT dwords of a block from `first` on to dot[NR][NT]. q[t] points to the block's q.
 template <int32_t FORMAT, int NR, int NT, int COUNT>
 inline void tile_dot(const char* codes, const int8_t* const q[NT], int first, Ints dot[NR][NT]) {
@@ -137,9 +145,13 @@ inline void tile_dot(const char* codes, const int8_t* const q[NT], int first, In
                 std::memcpy(&four, q[t] + (j / 4) * 64 + (j % 4) * 4, 4);
                 const Ints x = all_ints(four);
                 for (int v = 0; v < NR; ++v) {
-                    const Ints product = BITS == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_sign_epi8(x, w[v]))
-                                                   : _mm256_maddubs_epi16(w[v], x);
-                    pairs[v][t] = i == 0 ? product : _mm256_add_epi16(pairs[v][t], product);
+                    if constexpr (BITS == 8) {
+                        pairs[v][t] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_sign_epi8(x, w[v]));
+                    } else if (i == 0) {
+                        pairs[v][t] = _mm256_maddubs_epi16(w[v], x);
+                    } else {
+                        add_products(&pairs[v][t], w[v], x);
+                    }
                 }
             }
         }
