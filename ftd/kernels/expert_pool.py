@@ -76,6 +76,7 @@ class ExpertPool:
         self.config = config
         self.device = device
         self._banks: list[torch.Tensor] = []
+        self.first_bank: ExpertBank | None = None
         self._locks = HostLocks() if kept is None else kept.locks
         self.is_locked = True
         places = config.num_places
@@ -141,6 +142,7 @@ class ExpertPool:
         if self.is_locked and needs_locks(self.device) and not self._locks.add(records):
             self._do_without_lock()
         self._banks.append(records)
+        self.first_bank = self.first_bank or bank
         self.formats |= {matrix.format for matrix in bank.matrices.values() if isinstance(matrix, BankMatrix)}
         if self._worker is not None:
             self._worker.add(bank, activation, limit)

@@ -1,17 +1,21 @@
 """Times a pool's layers with forced misses: what ``expert_split`` searches in.
 
-The layers are those of decode without what the card computes: placed by the residency kernel, fetched,
-mailed, collected, captured as one graph. Their ids name experts that are in no slot, the others' scores are
-so high that nothing is admitted, and the quota is what the search wants to know. The pool is as before
-afterwards, but for staged slots.
+The layers are those of decode but for experts that are there: placed by the residency kernel, mailed,
+fetched, computed from slots, collected, captured as one graph. Their ids name experts that are in no slot,
+the others' scores are so high that nothing is admitted, and the quota is what the search wants to know. The
+pool is as before afterwards, but for staged slots.
 """
 
 import time
 
 import torch
 
+from ftd.kernels.device_matrix import DeviceBank
+from ftd.kernels.expert_ffn_ref import check_bank
+from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_split import POINTS, Split, search
+from ftd.kernels.expert_workspace import Workspace
 
 # Layers of one measurement, of one token and of more: experts must come from memory and not from a cache
 LAYERS, LAYERS_OF_MORE = 6, 2
@@ -48,8 +52,12 @@ class _Layers:
     """Layers of steps whose misses are forced; one graph for each number of tokens."""
 
     def __init__(self, pool: ExpertPool, num_chosen: int) -> None:
-        assert pool.mailbox is not None
+        assert pool.mailbox is not None and pool.first_bank is not None
         self._pool, self._num_chosen = pool, num_chosen
+        self._precision = "f32" if pool.mailbox.x.dtype == torch.float32 else "fast"
+        self._sizes = check_bank(pool.first_bank, "silu")
+        self._bank = pool.by_slot(0, pool.matrices(pool.first_bank))
+        self._workspaces: dict[int, Workspace] = {}
         slot_of = pool.state.slot_of.view(pool.config.num_layers, -1).cpu()
         self._missing = [
             (slot_of[row] < 0).nonzero().flatten() for row in range(min(LAYERS, pool.config.num_layers))
@@ -84,6 +92,9 @@ class _Layers:
         x = torch.full((tokens, box.x.shape[1]), 0.5, dtype=box.x.dtype, device=pool.device)
         out = torch.zeros((tokens, box.x.shape[1]), dtype=torch.float32, device=pool.device)
         self._inputs[tokens] = x, torch.full(shape, 0.1, device=pool.device), out
+        self._workspaces[tokens] = Workspace.make(
+            *shape, pool.config.num_experts, *self._sizes, self._precision, pool.device
+        )
         if pool.device == "cpu":
             return
         self._launch(tokens)  # compiles
@@ -98,6 +109,17 @@ class _Layers:
         for row, ids in enumerate(self._ids[tokens]):
             placement = self._pool.place(row, x, ids, weights)
             self._pool.join()
+            fetched = DeviceBank(row, self._bank.matrices, placement.slot_of)
+            expert_ffn(
+                x,
+                placement.fills,
+                weights,
+                fetched,
+                precision=self._precision,
+                out=out,
+                add=True,
+                workspace=self._workspaces[tokens],
+            )
             self._pool.collect(row, out, placement, 1.0)
         self._pool.settle()
 
