@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ftd.engine.synthetic import SyntheticWeights
+from ftd.kernels import _expert_ffn_cy
 from ftd.kernels._expert_worker_cy import ExpertWorker
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_ffn_ref import expert_ffn
@@ -31,12 +33,12 @@ def make_bank(layer: int) -> ExpertBank:
 class Box:
     """A mailbox in plain memory, and the side of the card."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, x_dtype: type = np.float32) -> None:
         self.words = np.zeros(48, np.int32)
         self.on_cpu = np.full((TOKENS, K), -1, np.int32)
         self.weights = np.zeros((TOKENS, K), np.float32)
-        self.x = np.zeros((TOKENS, D), np.float32)
-        self.out = np.zeros((TOKENS, D), np.float32)
+        self.x = np.zeros((TOKENS, width), x_dtype)
+        self.out = np.zeros((TOKENS, width), np.float32)
 
     def ring(self, tokens: int, layer: int) -> int:
         """Send what lies in the arrays and return the answer."""
@@ -80,6 +82,40 @@ def test_it_computes_what_it_is_asked_and_nothing_else(box: Box, layer: int, tok
     box.on_cpu[0] = [1, 4, -1]
     assert box.ring(tokens, layer) == 2
     np.testing.assert_allclose(box.out[:tokens], expected(box, layer, tokens), atol=2e-6)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("format_name", "width", "inner"), [("q4_0", 256, 96), ("q8_0", 128, 160), ("bf16", 200, 72)]
+)
+def test_any_number_of_threads_gives_the_bits_of_the_op(
+    format_name: str, width: int, inner: int, num_threads: int, rng: np.random.Generator
+) -> None:
+    box, bank = Box(width, np.uint16), SyntheticWeights(format_name, 1).bank(0, E, width, inner)
+    with Pool(num_threads) as pool:
+        worker = ExpertWorker(pool, box.words, box.on_cpu, box.weights, box.x, box.out)
+        worker.add(bank)
+        worker.start()
+        for tokens in (1, 1, 3, 1, 2, 1, 1, TOKENS):
+            values = rng.standard_normal(box.x.shape).astype(np.float32)
+            box.x[:] = values.view(np.uint32) >> 16
+            x = (box.x.astype(np.uint32) << 16).view(np.float32)
+            box.weights[:] = rng.random(box.weights.shape)
+            ids = np.stack([rng.permutation(E)[:K] for _ in range(TOKENS)]).astype(np.int32)
+            is_ours = rng.random(ids.shape) < 0.7
+            box.on_cpu[:] = np.where(is_ours, ids, -1)
+            box.out[:] = np.nan
+            assert box.ring(tokens, 0) == box.words[BELL]
+            weights = np.where(is_ours, box.weights, np.float32(0))
+            wanted = _expert_ffn_cy.expert_ffn(x[:tokens], ids[:tokens], weights[:tokens], bank)
+            np.testing.assert_array_equal(box.out[:tokens], wanted)
+        assert worker.num_messages == 8
+        worker.close()
+
+
+def test_an_expert_that_is_none_is_answered_as_failed(box: Box) -> None:
+    box.on_cpu[0, 1] = E
+    assert box.ring(1, 0) == -1
 
 
 @pytest.mark.parametrize(("tokens", "layer"), [(0, 0), (TOKENS + 1, 0), (1, 2), (1, -1)])
