@@ -96,11 +96,12 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def served(folder: Path, slots: float, strategy: str) -> Iterator[None]:
+def served(folder: Path, slots: float, strategy: str, batch: int) -> Iterator[None]:
     """Serve a folder; ends the server."""
     command = [sys.executable, "-c", MAIN, "serve"]
     command += ["--model-path", str(folder), "--port", str(PORT), "--moe-cache-rate", f"{slots:.4f}"]
     command += ["--moe-cpu-threads", "15", "--expert-load", "parallel", "--moe-strategy", strategy]
+    command += ["--cuda-graph-max-bs", str(batch)]
     log = folder.with_suffix(f".{strategy}.log").open("wb")
     server = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
     begin = time.monotonic()
@@ -175,7 +176,7 @@ def run_freetoken(options, report, row, shape: str, layers: int, folder: Path, l
             profile()
         for slots in options.slots:
             errors = (RuntimeError, OSError, KeyError, ValueError, IndexError)
-            with contextlib.suppress(*errors), served(folder, slots, strategy):
+            with contextlib.suppress(*errors), served(folder, slots, strategy, max(options.batches)):
                 common = {"program": "FreeToken", "model": f"{shape}:bf16", "run": strategy, "split": ""}
                 measure(options, report, row, common | {"slots": slots}, shape, layers, locality)
 
