@@ -16,7 +16,7 @@ from ftd.errors import InvalidOption
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["int", "float", "bool", "strings"]
+Kind = Literal["int", "float", "bool", "strings", "device"]
 
 SAMPLING: dict[str, Kind] = {
     "temperature": "float",
@@ -33,6 +33,7 @@ SAMPLING: dict[str, Kind] = {
 OPTIONS: dict[str, Kind] = SAMPLING | {
     "num_ctx": "int",
     "num_batch": "int",
+    "device": "device",
     "num_gpu": "int",
     "main_gpu": "int",
     "use_mmap": "bool",
@@ -51,7 +52,10 @@ LEGACY = frozenset(
     )
 )
 MIN_CONTEXT_TOKENS = 4
-_TYPE_WORDS: dict[Kind, str] = {"int": "integer", "float": "float32", "bool": "boolean", "strings": "array"}
+DEVICES = ("auto", "cpu", "cuda")
+_TYPE_WORDS: dict[Kind, str] = {
+    "int": "integer", "float": "float32", "bool": "boolean", "strings": "array", "device": "auto, cpu or cuda"
+}  # fmt: skip
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 
@@ -60,8 +64,8 @@ _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 class Options:
     """What a request runs with. ``sampling`` holds the fields of SamplingParams that were set, ready for it.
 
-    num_ctx: tokens, None for the default window; num_predict: tokens, negative for no limit; num_gpu: layers,
-    -1 automatic; num_thread: 0 automatic.
+    num_ctx: tokens, None for the default window; num_predict: tokens, negative for no limit; num_thread: 0
+    automatic; device: auto, cpu or cuda, empty where it does not matter (a num_gpu of 0 means cpu).
     """
 
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Options:
     num_keep: int = 4
     stop: tuple[str, ...] = ()
     num_thread: int = 0
-    num_gpu: int = -1
+    device: str = ""
     num_batch: int | None = None
 
 
@@ -88,7 +92,7 @@ def merge(request: Mapping[str, Any] | None, parameters: Mapping[str, Any] | Non
         num_keep=values.get("num_keep", 4),
         stop=tuple(values.get("stop", ())),
         num_thread=max(0, values.get("num_thread", 0)),
-        num_gpu=values.get("num_gpu", -1),
+        device=values.get("device", "cpu" if values.get("num_gpu") == 0 else ""),
         num_batch=values.get("num_batch"),
     )
 
@@ -115,6 +119,8 @@ def _typed(name: str, value: Any) -> Any:
         if not math.isfinite(value) or abs(value) >= 2**63:
             raise InvalidOption(f'option "{name}" is out of range: {value}')
         return math.trunc(value) if kind == "int" else value
+    if kind == "device" and value in DEVICES:
+        return value
     if kind == "strings" and isinstance(value, str):
         return [value]
     if kind == "strings" and isinstance(value, list | tuple):
@@ -153,6 +159,10 @@ def parse_parameter(name: str, text: str) -> Any:
             if text not in _TRUE + _FALSE:
                 raise ValueError
             return text in _TRUE
+        if kind == "device":
+            if text not in DEVICES:
+                raise ValueError
+            return text
         number = float(text) if kind == "float" else int(text)
         if not math.isfinite(number) or abs(number) >= 2**63:
             raise ValueError

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
         decode_tokens=options.decode_tokens,
         num_threads=options.threads,
         precision=options.precision,
+        device=options.device or config.load().engine.device,
     )
     if options.json:
         output.print_json(asdict(result))

@@ -32,6 +32,10 @@ def _insecure(parser: "Parser") -> None:
     parser.add_argument("--insecure", action="store_true", help="reach the registry over plain HTTP")
 
 
+def _device(parser: "Parser", help_text: str) -> None:
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=help_text)
+
+
 def _json(parser: "Parser") -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -66,6 +70,7 @@ def _run(parser: "Parser") -> None:
         "--nowordwrap", action="store_true", help="do not wrap words at the edge of the terminal"
     )
     parser.add_argument("--dimensions", metavar="N", type=int, help="length of vectors of an embedding model")
+    _device(parser, "where it is loaded (default: as the daemon's FTD_DEVICE says)")
     _insecure(parser)
 
 
@@ -135,6 +140,7 @@ def _bench(parser: "Parser") -> None:
     parser.add_argument(
         "--precision", choices=("fast", "f32"), default="fast", help="activations (default: fast, 8 bits)"
     )
+    _device(parser, "where it is measured (default: FTD_DEVICE)")
     parser.add_argument(
         "--routing", metavar="FILE", help="record which experts are chosen; replay the file if it is there"
     )

@@ -25,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
         hide_thinking=options.hidethinking,
         wordwrap=not options.nowordwrap,
         verbose=options.verbose,
+        options={} if options.device is None else {"device": options.device},
     )
     session.warn_if_not_thinking(conversation)
     capabilities = conversation.capabilities

@@ -91,7 +91,9 @@ class Completions:
         if request.format is not None or request.tools:
             # A schema that is none is refused before anything is loaded for it
             grammar = await asyncio.to_thread(constraint.text_of, await reading, request)
-        spec = LoadSpec(info=info, num_ctx=options.num_ctx, num_threads=options.num_thread)
+        spec = LoadSpec(
+            info=info, num_ctx=options.num_ctx, num_threads=options.num_thread, device=options.device
+        )
         async with self._manager.lease(spec, request.keep_alive_ns) as lease:
             model = await reading
             load_ns = time.perf_counter_ns() - started_ns

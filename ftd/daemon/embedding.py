@@ -35,7 +35,9 @@ class Embeddings:
         started_ns = time.perf_counter_ns()
         model = await self._catalog.get(request.model, MISSING if request.model else "model '{}' not found")
         options = chat_options.merge(request.options, model.info.parameters)
-        spec = LoadSpec(info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread)
+        spec = LoadSpec(
+            info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread, device=options.device
+        )
         async with self._manager.lease(spec, request.keep_alive_ns) as lease:
             load_ns = time.perf_counter_ns() - started_ns
             if not request.inputs:

@@ -22,11 +22,15 @@ _WINDOW_MEMORY_SHARE = 1 / 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """One model and the window that a request needs; ``num_ctx`` None takes whatever is loaded."""
+    """One model and the window that a request needs; ``num_ctx`` None takes whatever is loaded.
+
+    ``device`` empty or auto takes it wherever it is loaded.
+    """
 
     info: ModelInfo
     num_ctx: int | None = None
     num_threads: int = 0
+    device: str = ""
 
     @property
     def key(self) -> str:
@@ -80,7 +84,7 @@ def load_message(spec: LoadSpec, config: EngineConfig, needed_tokens: int) -> Lo
         num_threads=spec.num_threads or config.num_threads,
         precision=cast(Literal["fast", "f32"], config.precision),
         prefill_chunk_tokens=config.prefill_chunk_tokens,
-        device=cast(Literal["auto", "cpu", "cuda"], config.device),
+        device=cast(Literal["auto", "cpu", "cuda"], spec.device or config.device),
         device_memory_bytes=config.gpu_memory_bytes,
         host_memory_bytes=config.host_memory_bytes,
         experts=config.experts,

@@ -74,4 +74,5 @@ class LoadedEngine:
             and not self.is_doomed
             and spec.key == self.spec.key
             and spec.num_threads in (0, self.spec.num_threads)
+            and spec.device in ("", "auto", self.ready.device)
         )

@@ -9,8 +9,10 @@ second form runs many lengths once each and prints JSON, for programs that repea
 
     bytes of a decode token   every weight that a step reads (the embedding counts where it is also the output
                               matrix, else one row of it) + K and V of the mean context
-    bandwidth fraction        bytes of a decode token × decode tokens/s / read bandwidth measured in this run
-    outside share             part of a decode step not spent in the graph: scheduling, sampling, messages
+    bandwidth fraction        bytes of a decode token × decode tokens/s / bandwidth measured in this run: how
+                              fast the processor reads, or a card copies (read and written)
+    outside share             part of a decode step not spent in the graph: scheduling, sampling, messages;
+                              none on a card, where the host does these while the graph runs
 """
 
 import argparse
@@ -20,6 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, cast
 
 import numpy as np
 
@@ -53,8 +56,9 @@ class Result:
     bytes_per_decode_token: int
     bandwidth_bytes_per_s: float
     bandwidth_fraction: float
-    outside_share: float
+    outside_share: float | None
     repetitions: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +113,18 @@ def run(
     decode_tokens: int = 128,
     num_threads: int = 0,
     precision: str = "fast",
+    device: str = "cpu",
     repetitions: int = REPETITIONS,
 ) -> Result:
-    """Measure the model whose FTW config lies at ``config_path``; InvalidOption for impossible counts."""
+    """Measure the model whose FTW config lies at ``config_path``.
+
+    Raises InvalidOption for impossible counts, KernelUnavailable if ``device`` cannot be used.
+    """
     for name, value in (("prompt", prompt_tokens), ("decode", decode_tokens), ("repetition", repetitions)):
         if value < 1:
             raise InvalidOption(f"number of {name} tokens or runs must be at least 1: {value}")
     sent: list[Up] = []
-    load = _load(config_path, blob_paths, prompt_tokens + decode_tokens, num_threads, precision)
+    load = _load(config_path, blob_paths, prompt_tokens + decode_tokens, num_threads, precision, device)
     with Engine(load, sent.append) as engine:
         _measure(engine, sent, min(prompt_tokens, 32), min(decode_tokens, 2), "warm-up")
         runs = [
@@ -177,11 +185,18 @@ def sweep(
 
 
 def _load(
-    config_path: Path, blob_paths: Mapping[str, Path], longest_tokens: int, num_threads: int, precision: str
+    config_path: Path,
+    blob_paths: Mapping[str, Path],
+    longest_tokens: int,
+    num_threads: int,
+    precision: str,
+    device: str = "cpu",
 ) -> Load:
-    """Return the Load of a model for one sequence; InvalidOption for a precision that is none."""
+    """Return the Load of a model for one sequence; InvalidOption for a precision or device that is none."""
     if precision not in ("fast", "f32"):
         raise InvalidOption(f"precision must be fast or f32: {precision}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise InvalidOption(f"device must be auto, cpu or cuda: {device}")
     return Load(
         config_path=str(config_path),
         blob_paths={digest: str(path) for digest, path in blob_paths.items()},
@@ -189,6 +204,7 @@ def _load(
         max_sequences=1,
         num_threads=num_threads,
         precision="f32" if precision == "f32" else "fast",
+        device=cast(Literal["auto", "cpu", "cuda"], device),
     )
 
 
@@ -222,7 +238,7 @@ def _result(
     config = reader.read_config(config_path)
     decode_rate = decode_tokens / statistics.median(each.decode_ns for each in runs) * 1e9
     token_bytes = decode_bytes(engine, load.precision, prompt_tokens + decode_tokens // 2)
-    read_rate = bandwidth.measure(engine.threads.num_threads)
+    read_rate = _bandwidth(engine)
     outside = statistics.median(each.outside_share for each in runs)
     return Result(
         architecture=config.architecture,
@@ -241,9 +257,19 @@ def _result(
         bytes_per_decode_token=token_bytes,
         bandwidth_bytes_per_s=read_rate,
         bandwidth_fraction=token_bytes * decode_rate / read_rate,
-        outside_share=outside,
+        outside_share=outside if engine.device.name == "cpu" else None,
         repetitions=len(runs),
+        device=engine.device.label,
     )
+
+
+def _bandwidth(engine: Engine) -> float:
+    """Return bytes a second of the memory that weights are read from."""
+    if engine.device.name != "cuda":
+        return bandwidth.measure(engine.threads.num_threads)
+    from ftd.kernels import card_copy
+
+    return card_copy.device_rate()
 
 
 def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
@@ -265,12 +291,12 @@ def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
 def format_table(result: Result) -> str:
     """Return ``result`` for people, one row a figure."""
     reads = result.bytes_per_decode_token * result.decode_tokens_per_s
-    rows = (
+    rows = [
         (
             "model",
             f"{result.architecture} {result.quantization}, {result.parameter_count / 1e6:.1f} M parameters",
         ),
-        ("machine", f"{result.num_threads} threads, {result.isa}, precision {result.precision}"),
+        ("machine", f"{_where(result)}, precision {result.precision}"),
         ("load", f"{result.load_s:.2f} s, read at {result.read_bytes_per_s / 1e9:.2f} GB/s"),
         ("prefill", f"{result.prefill_tokens_per_s:.1f} tok/s over {result.prompt_tokens} tokens"),
         ("decode", f"{result.decode_tokens_per_s:.1f} tok/s over {result.decode_tokens} tokens"),
@@ -279,9 +305,15 @@ def format_table(result: Result) -> str:
             "bandwidth",
             f"{result.bandwidth_fraction:.0%} of {result.bandwidth_bytes_per_s / 1e9:.1f} GB/s measured here",
         ),
-        ("outside kernels", f"{result.outside_share:.1%} of a decode step"),
-    )
+    ]
+    if result.outside_share is not None:
+        rows.append(("outside kernels", f"{result.outside_share:.1%} of a decode step"))
     return "\n".join(f"{name:<16} {value}" for name, value in rows)
+
+
+def _where(result: Result) -> str:
+    """Name what computed."""
+    return f"{result.num_threads} threads, {result.isa}" if result.device == "cpu" else result.device
 
 
 def _lengths(text: str) -> list[int]:

@@ -26,6 +26,21 @@ def test_floats_are_cut_where_integers_are_meant() -> None:
     assert merge({"top_k": 40.7}).sampling == {"top_k": 40}
 
 
+@pytest.mark.parametrize(
+    ("request_", "parameters", "device"),
+    [
+        ({}, {}, ""),
+        ({"num_gpu": 0}, {}, "cpu"),
+        ({"num_gpu": 99}, {}, ""),
+        ({"num_gpu": -1}, {"num_gpu": 0}, ""),
+        ({"device": "cuda"}, {"num_gpu": 0}, "cuda"),
+        ({}, {"device": "cpu"}, "cpu"),
+    ],
+)
+def test_where_a_model_is_loaded(request_: dict[str, Any], parameters: dict[str, Any], device: str) -> None:
+    assert merge(request_, parameters).device == device
+
+
 def test_null_is_skipped() -> None:
     assert merge({"temperature": None}, {"temperature": 0.5}).sampling == {"temperature": 0.5}
 
@@ -42,6 +57,8 @@ def test_null_is_skipped() -> None:
         ("temperature", float("nan"), 'option "temperature" is out of range: nan'),
         ("num_predict", 1e300, "is out of range"),
         ("repeat_penalty", -1, "must not be negative: -1"),
+        ("device", "gpu", 'option "device" must be of type auto, cpu or cuda'),
+        ("device", 0, 'option "device" must be of type auto, cpu or cuda'),
     ],
 )
 def test_wrong_types_are_refused(name: str, value: Any, message: str) -> None:
@@ -85,6 +102,7 @@ def test_names_without_effect_are_logged(name: str, caplog: pytest.LogCaptureFix
         ("num_ctx", "4096", 4096),
         ("use_mmap", "F", False),
         ("stop", "<|x|>", "<|x|>"),
+        ("device", "cpu", "cpu"),
         ("mirostat_tau", "anything", None),
     ],
 )
@@ -97,6 +115,7 @@ def test_parameters_are_typed(name: str, text: str, value: Any) -> None:
     [
         ("temprature", "1", "unknown parameter 'temprature'"),
         ("num_ctx", "4k", "invalid int value [4k]"),
+        ("device", "gpu", "invalid device value [gpu]"),
         ("num_ctx", "9" * 30, "invalid int value"),
         ("temperature", "warm", "invalid float value [warm]"),
         ("temperature", "inf", "invalid float value [inf]"),

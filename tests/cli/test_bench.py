@@ -63,6 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 def test_flags_become_counts(cli, measured: dict[str, object], tmp_path: Path) -> None:
     words = ("--prompt-tokens", "7", "--decode-tokens", "5", "--threads", "2", "--precision", "f32", "--json")
+    words += ("--device", "cuda")
     result = cli("bench", "m", *words, env={"FTD_MODELS": str(tmp_path / "models")})
     assert json.loads(result.stdout)["decode_tokens_per_s"] == 50.0
     assert measured == {
@@ -72,7 +73,14 @@ def test_flags_become_counts(cli, measured: dict[str, object], tmp_path: Path) -
         "decode_tokens": 5,
         "num_threads": 2,
         "precision": "f32",
+        "device": "cuda",
     }
+
+
+def test_the_device_is_that_of_the_setting(cli, measured: dict[str, object], tmp_path: Path) -> None:
+    for setting, device in (("cpu", "cpu"), ("", "auto")):
+        cli("bench", "m", env={"FTD_MODELS": str(tmp_path / "models"), "FTD_DEVICE": setting})
+        assert measured["device"] == device
 
 
 def test_the_table_names_the_rates(cli, measured: dict[str, object], tmp_path: Path) -> None:

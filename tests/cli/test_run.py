@@ -49,6 +49,7 @@ def test_nothing_asked_loads_the_model(cli, api: FakeApi) -> None:
         (("--format", '{"type": "object"}'), "format", {"type": "object"}),
         (("--keepalive", "5m"), "keep_alive", "5m"),
         (("--keepalive", "-1"), "keep_alive", -1),
+        (("--device", "cpu"), "options", {"device": "cpu"}),
         (("--think",), "think", True),
         (("--think=false",), "think", False),
         (("--think=high",), "think", "high"),

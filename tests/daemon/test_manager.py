@@ -65,6 +65,16 @@ async def test_second_request_uses_the_same_engine(managers):
     assert [row.spec.info.name.model for row in manager.loaded()] == ["a"]
 
 
+async def test_a_device_that_is_asked_for_loads_the_model_there(managers):
+    manager = await managers()
+    first = await use(manager, spec())
+    assert await use(manager, replace(spec(), device="cpu")) == first
+    card = await use(manager, replace(spec(), device="cuda"))
+    assert card != first and [row.spec.device for row in manager.loaded()] == ["cuda"]
+    for device in ("", "auto", "cuda"):
+        assert await use(manager, replace(spec(), device=device)) == card
+
+
 async def test_concurrent_requests_cause_one_load(managers):
     manager = await managers(fake_command(slow_load=[2, 0.02]))
     assert len(set(await asyncio.gather(*(use(manager, spec()) for _ in range(10))))) == 1

@@ -220,7 +220,7 @@ class FakeWorker:
                 kv_bytes=200,
                 workspace_bytes=30,
                 num_threads=1,
-                device="cpu",
+                device="cuda" if getattr(message, "device", "") == "cuda" else "cpu",
                 load_ns=5,
                 kernels={},
                 device_bytes=script.get("device_bytes", 0),
