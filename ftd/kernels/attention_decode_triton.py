@@ -16,7 +16,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
-from ftd.kernels.attention_token_triton import NewTokens, angles, rotated, store_token
+from ftd.kernels.attention_token_triton import (
+    NewTokens,
+    angles,
+    load_gains,
+    load_heads,
+    rotated,
+    store_token,
+)
 from ftd.kernels.early_triton import early
 from ftd.kernels.shapes import expect
 
@@ -119,26 +126,38 @@ def _decode_kernel(
     column = tl.arange(0, BLOCK_C)
     inside = (row < num_heads)[:, None] & (column < C)[None, :]
     q_at = q_ptr + sequence * q_stride + ((first_head + row) * C)[:, None]
-    # both loads at once: each takes as long as the memory is far
-    length = tl.load(kv_len_ptr + sequence, eviction_policy="evict_last")
-    if NEW:
-        index = tl.load(kv_index_ptr + sequence)
-        cosine, sine = angles(tl.load(positions_ptr + sequence), inv_freq_ptr, rope_scale, C)
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    if NEW:
-        rows = rotated(q_at, inside, q_norm_ptr, cosine, sine, eps, C, HAS_NORM)
-    else:
-        rows = tl.load(q_at + column[None, :], mask=inside, other=0.0)
-
     # share of the keys
+    length = tl.load(kv_len_ptr + sequence, eviction_policy="evict_last")
     first_block = 0
     if WINDOW > 0:
         first_block = tl.maximum(length - WINDOW, 0) // BLOCK_N
     blocks = (length + BLOCK_N - 1) // BLOCK_N - first_block
     share = tl.maximum((blocks + SPLITS - 1) // SPLITS, SPLIT_KEYS // BLOCK_N)
     active = tl.maximum((blocks + share - 1) // share, 1)
+    first = first_block + split * share
+    last = tl.minimum(first + share, first_block + blocks)
+    table_ptr += sequence * table_stride
+
+    # what needs nothing of the kernel before
+    page = pages_of(table_ptr, first * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
+    if NEW:
+        index = tl.load(kv_index_ptr + sequence)
+        cosine, sine = angles(tl.load(positions_ptr + sequence), inv_freq_ptr, rope_scale, C)
+        q_gain, q_partner_gain = load_gains(q_norm_ptr, cosine, sine, C, HAS_NORM)
+        k_gain, k_partner_gain = load_gains(k_norm_ptr, cosine, sine, C, HAS_NORM)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    if NEW:
+        x, y = load_heads(q_at, inside, C)
+        k_at = new_k_ptr + sequence * new_k_stride + kv_head * C + tl.zeros([1, 1], tl.int32)
+        new_x, new_y = load_heads(k_at, (column < C)[None, :], C)
+        v_at = new_v_ptr + sequence * new_v_stride + kv_head * C
+        value = tl.load(v_at + column[None, :])
+        rows = rotated(x, y, q_gain, q_partner_gain, eps, C, HAS_NORM)
+        key = rotated(new_x, new_y, k_gain, k_partner_gain, eps, C, HAS_NORM)
+    else:
+        rows = tl.load(q_at + column[None, :], mask=inside, other=0.0)
 
     if split < active:
         q = (rows.to(tl.float32) * scale).to(k_ptr.dtype.element_ty)
@@ -148,27 +167,10 @@ def _decode_kernel(
         mixed = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
 
         # loop over the share
-        first = first_block + split * share
-        last = tl.minimum(first + share, first_block + blocks)
-        table_ptr += sequence * table_stride
         if NEW:  # noqa: SIM102  a constant: what follows is not compiled without it
             if (last == first_block + blocks) & (first < last) & (index >= 0):
-                store_token(
-                    new_k_ptr + sequence * new_k_stride + kv_head * C,
-                    new_v_ptr + sequence * new_v_stride + kv_head * C,
-                    k_norm_ptr,
-                    k_ptr + kv_head * head_stride,
-                    v_ptr + kv_head * head_stride,
-                    index,
-                    cosine,
-                    sine,
-                    eps,
-                    page_stride,
-                    HAS_NORM,
-                    C,
-                    PAGE_SIZE,
-                )
-        page = pages_of(table_ptr, first * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
+                k_head, v_head = k_ptr + kv_head * head_stride, v_ptr + kv_head * head_stride
+                store_token(key, value, k_head, v_head, index, page_stride, C, PAGE_SIZE)
         for block in range(first, last):
             next_page = pages_of(table_ptr, (block + 1) * BLOCK_N, length, PAGE_SIZE, BLOCK_N)
             top, total, mixed = attend(

@@ -55,49 +55,53 @@ def rotates_whole(inv_freq: torch.Tensor, channels: int) -> bool:
 
 
 @triton.jit
+def partners(C: tl.constexpr):
+    """Return the channel [C] that each one is rotated with."""
+    column = tl.arange(0, C)
+    return tl.where(column < C // 2, column + C // 2, column - C // 2)
+
+
+@triton.jit
 def angles(position, inv_freq, scale, C: tl.constexpr):
-    """Return cosine and sine [1, C] of a scalar position, those of the two halves alike."""
-    frequency = tl.load(inv_freq + tl.arange(0, C) % (C // 2))
+    """Return cosine and sine [1, C] of a scalar position, to multiply a channel and its partner by."""
+    column = tl.arange(0, C)
+    frequency = tl.load(inv_freq + column % (C // 2))
     cosine, sine = cosine_sine(tl.zeros([1], tl.int32) + position, frequency)
-    return cosine * scale, sine * scale
+    return cosine * scale, tl.where((column < C // 2)[None, :], -sine, sine) * scale
 
 
 @triton.jit
-def rotated(rows, inside, weight, cosine, sine, eps, C: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Return heads [M, C] f32 at ``rows`` [M, 1] after their norm and rotation."""
-    column = tl.arange(0, C)
-    is_low = column < C // 2
-    partner = tl.where(is_low, column + C // 2, column - C // 2)
-    x = tl.load(rows + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(rows + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+def load_gains(weight, cosine, sine, C: tl.constexpr, HAS_NORM: tl.constexpr):
+    """Return what a normalised channel and its partner are multiplied by, [1, C] each."""
     if HAS_NORM:
-        factor = (1.0 / tl.sqrt(tl.sum(x * x, axis=1) / C + eps))[:, None]
-        x *= factor * tl.load(weight + column)[None, :]
-        y *= factor * tl.load(weight + partner)[None, :]
-    return x * cosine + tl.where(is_low[None, :], -y, y) * sine
+        cosine *= tl.load(weight + tl.arange(0, C))[None, :]
+        sine *= tl.load(weight + partners(C))[None, :]
+    return cosine, sine
 
 
 @triton.jit
-def store_token(
-    # pointers
-    k, v, weight, k_pages, v_pages,
-    # values
-    index, cosine, sine, eps,
-    # strides
-    page_stride,
-    # meta
-    HAS_NORM: tl.constexpr, C: tl.constexpr, PAGE_SIZE: tl.constexpr,
-):  # fmt: skip
-    """Write one token's key and value of one head to their place, for all threads of the program to read."""
-    one = tl.arange(0, 1)
-    column = tl.arange(0, C)
-    inside = (one < 1)[:, None] & (column < C)[None, :]
-    key = rotated(k + one[:, None], inside, weight, cosine, sine, eps, C, HAS_NORM)
-    value = tl.load(v + one[:, None] + column[None, :])
+def load_heads(rows, inside, C: tl.constexpr):
+    """Return the channels of heads at ``rows`` [M, 1] and their partners, [M, C] f32 each."""
+    x = tl.load(rows + tl.arange(0, C)[None, :], mask=inside, other=0.0)
+    y = tl.load(rows + partners(C)[None, :], mask=inside, other=0.0)
+    return x.to(tl.float32), y.to(tl.float32)
+
+
+@triton.jit
+def rotated(x, y, gain, partner_gain, eps, C: tl.constexpr, HAS_NORM: tl.constexpr):
+    """Return heads [M, C] f32 of ``load_heads`` after their norm and rotation."""
+    values = x * gain + y * partner_gain
+    if HAS_NORM:
+        values *= (1.0 / tl.sqrt(tl.sum(x * x, axis=1) / C + eps))[:, None]
+    return values
+
+
+@triton.jit
+def store_token(key, value, k_pages, v_pages, index, page_stride, C: tl.constexpr, PAGE_SIZE: tl.constexpr):
+    """Write one head's key and value [1, C] to their place, for all threads of the program to read."""
+    column = tl.arange(0, C)[None, :]
     place = (index // PAGE_SIZE).to(tl.int64) * page_stride
     offset = index % PAGE_SIZE
-    at = k_pages + place + offset + (one[:, None] + column[None, :]) * PAGE_SIZE
-    tl.store(at, key.to(k_pages.dtype.element_ty))
-    at = v_pages + place + offset * C + one[:, None] + column[None, :]
-    tl.store(at, value.to(v_pages.dtype.element_ty))
+    tl.store(k_pages + place + offset + column * PAGE_SIZE, key.to(k_pages.dtype.element_ty))
+    tl.store(v_pages + place + offset * C + column, value.to(v_pages.dtype.element_ty))
     tl.debug_barrier()

@@ -8,7 +8,9 @@ out = x / sqrt(mean(x^2) + eps) * weight
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ftd.kernels.early_triton import early
 from ftd.kernels.shapes import expect
 
 # One program holds whole rows in registers: 32768 values are 32 for each of 1024 threads.
@@ -43,6 +45,7 @@ def _rms_norm_kernel(
     HAS_ADD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
@@ -50,13 +53,16 @@ def _rms_norm_kernel(
     token = (row // num_heads).to(tl.int64)
     head = row % num_heads
 
+    weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     x_at = x_ptr + (token * x_stride_t + head * x_stride_h)[:, None] + column[None, :]
     x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
     if HAS_ADD:
         add_at = add_ptr + (token * add_stride_t + head * add_stride_h)[:, None] + column[None, :]
         x += add_scale * tl.load(add_at, mask=mask, other=0.0).to(tl.float32)
         tl.store(x_at, x, mask=mask)
-    weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
     factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps)
     y = x * factor[:, None] * weight[None, :]
 
@@ -124,5 +130,6 @@ def rms_norm(
         ROWS=rows,
         BLOCK=block,
         num_warps=4 if block <= 2048 else 8 if block <= 8192 else 16,
+        **early(x),
     )
     return out

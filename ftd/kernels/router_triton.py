@@ -23,8 +23,9 @@ from ftd.kernels.shapes import expect, expect_range
 # Each token reads the weight again (from the L2).
 MAX_TOKENS = 16
 FORMATS = frozenset({"f32", "f16", "bf16"})
-# Columns that a program holds at once, and programs that suffice to read the weight at the memory's rate.
+# Columns that a program holds at once, its warps, and programs that read the weight at the memory's rate.
 TILE_COLUMNS = 2048
+WARPS = 4
 WANTED_PROGRAMS = 64
 
 
@@ -163,7 +164,7 @@ def router(
         x.stride(0), plane.stride(0), normed.stride(0), logits.stride(0), ids.stride(0), weights.stride(0),
         HAS_WEIGHT_BIAS=weight_bias is not None, BE=each,
         BK=min(triton.next_power_of_2(width), TILE_COLUMNS // max(1, each // 4)),
-        SPAN=span, SPAN_PADDED=triton.next_power_of_2(span), num_warps=4, **early(x),
+        SPAN=span, SPAN_PADDED=triton.next_power_of_2(span), num_warps=WARPS, **early(x),
         **choice_constants(
             experts, num_chosen, scoring, renormalise, bias, num_groups, top_groups, group_top
         ),

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import triton_compiler
 
-from ftd.kernels import attention_decode_triton
+from ftd.kernels import attention_decode_triton, rms_norm_triton
 from ftd.kernels.add_triton import add
 from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention, attention_decode
@@ -47,7 +47,8 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
 
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
-    attention_decode_triton.early = lambda _: {"EARLY": True, "launch_pdl": True}
+    for module in (attention_decode_triton, rms_norm_triton):
+        module.early = lambda _: {"EARLY": True, "launch_pdl": True}
     attention_of(32, 8, 128, torch.float16)
     attention_of(32, 4, 64, torch.float16, window=128)
     attention_of(8, 4, 256, torch.float16)
