@@ -6,12 +6,13 @@ Without a card the kernels run in Triton's interpreter, in f32 so that the two a
 import time
 
 import msgspec
+import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 from ftd.engine import devices, expert_plan, expert_store
-from ftd.engine.messages import Load, Ready
+from ftd.engine.messages import Load, Ready, TokenLogprob, Tokens
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels import expert_pool
 from ftd.kernels.host_lock import HostLocks
@@ -64,6 +65,52 @@ def test_greedy_texts_are_those_of_the_processor(
     assert stats.expert_reads == stats.expert_hits + fetched + stats.experts_on_cpu > 0
     assert (stats.experts_on_cpu > 0) == (experts != "fill" and num_slots < 16)
     assert (stats.expert_cpu_ns > 0) == (stats.expert_cpu_bytes > 0) == (stats.experts_on_cpu > 0)
+    card.close()
+
+
+def answers(serving: Serving) -> list[list[TokenLogprob]]:
+    """Return the greedy ids of a batch of the prompts, each with the 20 likeliest."""
+    requests = [serving.start(ids, max_tokens=NUM_TOKENS, num_logprobs=20) for ids in PROMPTS]
+    serving.run()
+    sent = [message for message in serving.sent if isinstance(message, Tokens)]
+    return [
+        [each for message in sent if message.request_id == request for each in message.logprobs or []]
+        for request in requests
+    ]
+
+
+@pytest.fixture(scope="module")
+def resident(load: Load) -> list[list[TokenLogprob]]:
+    """What a card answers that holds all experts."""
+    serving = Serving(msgspec.structs.replace(load, device="cuda" if HAS_CARD else "interpreter"))
+    found = answers(serving)
+    assert serving.engine.stats().expert_slots == 0
+    serving.close()
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_slots", [0, 4, 16], ids=["no slots", "a quarter", "all"])
+@pytest.mark.parametrize("experts", ["fill", "split=0.5", "cpu"])
+def test_answers_are_those_of_resident_experts(
+    load: Load,
+    resident: list[list[TokenLogprob]],
+    monkeypatch: pytest.MonkeyPatch,
+    num_slots: int,
+    experts: str,
+) -> None:
+    card = start(load, monkeypatch, num_slots, experts)
+    graphs = card.engine.model.graph._runner._graphs
+    assert (len(graphs) > 0) == HAS_CARD
+    for _ in ("captured", "one launch after the other"):
+        found = answers(card)
+        for ours, theirs in zip(found, resident, strict=True):
+            assert [each.id for each in ours] == [each.id for each in theirs]
+            logprobs = [
+                np.array([[value for _, value in each.top] for each in text]) for text in (ours, theirs)
+            ]
+            assert np.abs(logprobs[0] - logprobs[1]).max() <= 1e-4
+        graphs.clear()
     card.close()
 
 

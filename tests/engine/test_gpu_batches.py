@@ -1,0 +1,58 @@
+"""Eight sequences in one decode step are eight of one, and captured graphs are their kernels, on a card.
+
+Without a card one family runs in Triton's interpreter, where nothing is captured.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("triton", reason="the GPU engine needs triton")
+
+from ftd.engine import devices
+from ftd.engine.model import Model
+from tests.engine import hybrid, tiny
+from tests.engine.test_gpu_model import assert_near, device
+from tests.engine.test_hybrid import IDS, build, run
+
+PROMPTS = [IDS[9 * row : 9 * row + 3 + 5 * row] for row in range(8)]
+# One of each kind of layer: full and sliding attention, sinks, experts, latents, an indexer, recurrent states
+FAMILIES = ("llama", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "deepseek_v32", "qwen3_next")
+QUICK = ("llama", "f32")
+# The interpreter takes ten seconds for a sequence
+ROWS = range(8 if devices.missing_for_cuda() is None else 2)
+
+
+def cases() -> list[Any]:
+    """Every family and precision; one of them also without a card."""
+    return [
+        pytest.param(
+            family, precision, marks=pytest.mark.slow if (family, precision) == QUICK else pytest.mark.gpu
+        )
+        for family in FAMILIES
+        for precision in ("f32", "fast")
+    ]
+
+
+def decode(model: Model, rows: range) -> NDArray[np.float32]:
+    """Run the prompts of ``rows`` but for their last ids, then these in one step; return its logits."""
+    run(model, [(row, PROMPTS[row][:-1], 0) for row in rows])
+    return np.concatenate(run(model, [(row, PROMPTS[row][-1:], len(PROMPTS[row]) - 1) for row in rows]))
+
+
+@pytest.mark.parametrize(("family", "precision"), cases())
+def test_eight_together_are_eight_alone(family: str, precision: str) -> None:
+    # All experts are chosen: bf16 may choose the other of two all but equal ones, and the state remembers
+    oracle = hybrid.make(family, num_experts_per_tok=8) if family in hybrid.CASES else tiny.make(family)
+    place = device()
+    model = build(oracle, place.make_graph, None, precision, place.make_pages)
+    together = decode(model, ROWS)
+    alone = np.concatenate([decode(model, range(row, row + 1)) for row in ROWS])
+    assert_near(oracle, together, alone, precision)
+    graph: Any = model.graph
+    assert (len(graph._runner._graphs) > 0) == (place.name == "cuda")
+    graph._runner._graphs.clear()
+    # The same kernels on the same rows
+    np.testing.assert_array_equal(decode(model, ROWS), together)
