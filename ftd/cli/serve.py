@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import importlib
 
-from ftd import config, log
+from ftd import certificates, config, log
 from ftd.cli import flags
 from ftd.daemon.runner import Runner
 
@@ -26,6 +26,8 @@ async def _serve(loaded: config.Config) -> None:
     spare = Runner(log_level=loaded.server.log_level)
     await spare.prepare()
     try:
-        await importlib.import_module("ftd.daemon.serve").serve(loaded, spare=spare)
+        with certificates.unread():
+            daemon = importlib.import_module("ftd.daemon.serve")
+        await daemon.serve(loaded, spare=spare)
     finally:
         await spare.stop(grace_s=0)

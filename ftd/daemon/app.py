@@ -4,7 +4,9 @@ A client that hangs up then cancels its handler, which closes the generators dow
 the engine.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
@@ -13,12 +15,10 @@ from ftd.config import Config
 from ftd.daemon import (
     anthropic_routes,
     completion_routes,
-    embedding_routes,
     metrics_routes,
     model_routes,
     openai_responses_routes,
     token_routes,
-    transfer_routes,
 )
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
 from ftd.daemon.runner import WORKER_COMMAND
@@ -29,12 +29,21 @@ MAX_BODY_BYTES = 64 << 20
 _ROUTES = (
     anthropic_routes,
     completion_routes,
-    embedding_routes,
     metrics_routes,
     model_routes,
     openai_responses_routes,
     token_routes,
-    transfer_routes,
+)
+# Imported with their first request: NumPy, importers and the registry client take a fifth of a daemon's start
+_LATE_ROUTES = (
+    ("POST", "/api/embed", "embedding_routes", "embed"),
+    ("POST", "/api/embeddings", "embedding_routes", "embeddings"),
+    ("POST", "/v1/embeddings", "embedding_routes", "openai_embeddings"),
+    ("HEAD", "/api/blobs/{digest}", "transfer_routes", "has_blob"),
+    ("POST", "/api/blobs/{digest}", "transfer_routes", "receive_blob"),
+    ("POST", "/api/create", "transfer_routes", "create"),
+    ("POST", "/api/pull", "transfer_routes", "pull"),
+    ("POST", "/api/push", "transfer_routes", "push"),
 )
 
 
@@ -53,7 +62,20 @@ def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKE
     app.cleanup_ctx.append(_run_services)
     for module in _ROUTES:
         module.add_routes(app)
+    for method, path, late_module, name in _LATE_ROUTES:
+        app.router.add_route(method, path, _late(f"ftd.daemon.{late_module}", name))
     return app
+
+
+def _late(module: str, name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Return a handler that stands for the one called ``name`` in ``module``."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        handler = getattr(await asyncio.to_thread(importlib.import_module, module), name)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    return handle
 
 
 async def _add_server(request: web.Request, response: web.StreamResponse) -> None:

@@ -6,8 +6,7 @@ The window is the only number a request may choose: asked for, or configured, or
 from dataclasses import dataclass
 from typing import Literal, cast
 
-import psutil
-
+from ftd import machine
 from ftd.config import EngineConfig
 from ftd.daemon.modelinfo import ModelInfo
 from ftd.engine.messages import Load
@@ -75,7 +74,7 @@ def _number(info: ModelInfo, key: str) -> int:
 
 def load_message(spec: LoadSpec, config: EngineConfig, needed_tokens: int) -> Load:
     """Return the Load for ``spec`` with a window of ``needed_tokens`` (0: the default window)."""
-    window = needed_tokens or default_window(spec.info, config, psutil.virtual_memory().available)
+    window = needed_tokens or default_window(spec.info, config, machine.available_bytes())
     return Load(
         config_path=str(spec.info.config_path),
         blob_paths={digest: str(path) for digest, path in spec.info.blob_paths.items()},

@@ -12,7 +12,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-import psutil
 from aiohttp import web
 
 from ftd.address import parse_address
@@ -182,6 +181,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_addresses() -> set[str]:
+    import psutil  # here: it takes long, and is asked about public addresses only
+
     return {
         entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries
     }

@@ -24,8 +24,7 @@ import msgspec
 from ftd import units
 from ftd.chat.templates import template_capabilities
 from ftd.errors import BlobNotFound, DamagedBlob, Unsupported
-from ftd.ftw.encoders import MODEL_TYPES as ENCODERS
-from ftd.ftw.format import FtwConfig, parse_config
+from ftd.ftw.format import ENCODER_TYPES, FtwConfig, parse_config
 from ftd.names import ModelName
 from ftd.registry.manifest import Descriptor, Manifest
 from ftd.registry.store import Store
@@ -130,7 +129,7 @@ def read_json(store: Store, layer: Descriptor) -> dict[str, Any]:
 
 def capabilities(config: FtwConfig, template: TemplateSource) -> tuple[str, ...]:
     """Return what the model can do: completion or embedding, then what its template adds."""
-    embeds = config.architecture in ENCODERS or pooling_type(config) is not None
+    embeds = config.architecture in ENCODER_TYPES or pooling_type(config) is not None
     first = "embedding" if embeds else "completion"
     return (first, *template_capabilities(template.kind, template.text))
 

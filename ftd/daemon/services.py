@@ -1,6 +1,10 @@
 """What routes work with, made once per application and closed in order at its end."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -8,12 +12,13 @@ from ftd.api.kept_items import KeptItems
 from ftd.config import Config
 from ftd.daemon.catalog import Catalog, Summaries
 from ftd.daemon.completion import Completions
-from ftd.daemon.embedding import Embeddings
 from ftd.daemon.manager import ModelManager
 from ftd.daemon.metrics import Metrics
 from ftd.daemon.runner import WORKER_COMMAND
-from ftd.registry.client import RegistryClient
 from ftd.registry.store import Store
+
+if TYPE_CHECKING:
+    from ftd.registry.client import RegistryClient
 
 # Ollama's version whose API is spoken; clients compare it (0.13.4 is the least that Codex takes).
 OLLAMA_VERSION = "0.13.5"
@@ -30,9 +35,14 @@ class Services:
         self.manager = ModelManager(config, worker_command)
         self.metrics = Metrics()
         self.completions = Completions(self.catalog, self.manager, self.metrics)
-        self.embeddings = Embeddings(self.catalog, self.manager)
         self.kept_items = KeptItems()
-        self.registry = RegistryClient(store, config.registry)
+
+    @cached_property
+    def registry(self) -> RegistryClient:
+        """The one client of registries."""
+        from ftd.registry.client import RegistryClient  # a daemon starts without it
+
+        return RegistryClient(self.store, self.config.registry)
 
     async def start(self) -> None:
         """Begin to work."""

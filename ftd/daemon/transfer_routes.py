@@ -21,15 +21,6 @@ Statuses = AsyncGenerator[dict[str, Any], None]
 _CHUNK_BYTES = 1 << 20
 
 
-def add_routes(app: web.Application) -> None:
-    """Register the routes of this module."""
-    app.router.add_head("/api/blobs/{digest}", has_blob)
-    app.router.add_post("/api/blobs/{digest}", receive_blob)
-    app.router.add_post("/api/create", create)
-    app.router.add_post("/api/pull", pull)
-    app.router.add_post("/api/push", push)
-
-
 def _digest(request: web.Request) -> str:
     return parse_digest(request.match_info["digest"].replace("sha256-", "sha256:", 1))
 

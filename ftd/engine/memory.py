@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-import psutil
+from ftd import machine
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes(cgroup: Path = _CGROUP) -> int:
     """Return the bytes that can be allocated without swapping or being killed."""
-    free = int(psutil.virtual_memory().available)
+    free = machine.available_bytes()
     limit = _read(cgroup / "memory.max")
     used = _read(cgroup / "memory.current")
     if limit is not None and used is not None:

@@ -65,8 +65,6 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-MODEL_TYPES = frozenset(family.model_type for family in FAMILIES.values())
-
 
 def gguf_settings(model: GgufModel) -> dict[str, Json]:
     """Return how many token types there are, which only the tensor's shape says."""

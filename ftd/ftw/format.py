@@ -33,7 +33,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ftd.errors import FtdError, InvalidFtw
 from ftd.kernels.quant import FORMATS, QuantFormat
@@ -55,6 +54,9 @@ MAX_BLOB_BYTES = 1 << 46
 MAX_EXPERT_LAYERS = 1 << 12
 MAX_EXPERTS = 1 << 16
 MAX_VOCAB = 1 << 24
+
+# Model types that are encoders: their attention sees both directions, and they give vectors
+ENCODER_TYPES = frozenset(("bert", "nomic_bert"))
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -166,7 +168,7 @@ def plane_bytes(spec: QuantFormat, shape: tuple[int, int]) -> list[int]:
     sizes = []
     for plane in spec.planes:
         rows, items = spec.plane_shape(plane, shape)
-        sizes.append(rows * items * np.dtype(plane.dtype).itemsize)
+        sizes.append(rows * items * plane.item_bytes)
     return sizes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import encoders, latent, recurrent
-from ftd.ftw.format import Json
+from ftd.ftw.format import ENCODER_TYPES, Json
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import (
     FOUR_NORMS,
@@ -121,7 +121,7 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
 
 
 def _norm_eps(family: Family, settings: Settings) -> dict[str, Json]:
-    if family.model_type in encoders.MODEL_TYPES:
+    if family.model_type in ENCODER_TYPES:
         return {"layer_norm_eps": settings.number(encoders.LAYER_NORM_KEY)}
     return {"rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon")}
 

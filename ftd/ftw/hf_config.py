@@ -10,7 +10,7 @@ from typing import Any
 from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw import encoders, hf_packed, latent, recurrent
 from ftd.ftw.checkpoint import Checkpoint
-from ftd.ftw.format import MAX_EXPERTS, Json
+from ftd.ftw.format import ENCODER_TYPES, MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
@@ -114,7 +114,7 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         hyper |= latent.hf_settings(config.values, family.model_type)
     if family.recurrent:
         hyper |= recurrent.hf_settings(config.values)
-    if family.model_type in encoders.MODEL_TYPES:
+    if family.model_type in ENCODER_TYPES:
         del hyper["rms_norm_eps"]
         hyper |= encoders.hf_settings(config.values)
     return hyper

@@ -11,8 +11,7 @@ import msgspec
 
 from ftd.errors import InvalidCheckpoint
 from ftd.ftw.checkpoint import Checkpoint
-from ftd.ftw.encoders import MODEL_TYPES
-from ftd.ftw.format import Tokens
+from ftd.ftw.format import ENCODER_TYPES, Tokens
 from ftd.ftw.gguf_tokens import ends_by_text
 
 MAX_DEPTH = 4
@@ -56,7 +55,7 @@ class SpecialTokens:
         eos = [*_ids(generation.get("eos_token_id")), *_ids(config.get("eos_token_id"))]
         own = self._named("eos", {})
         first, last = _framing(self._layout.post_processor, self._id_by_text)
-        if config.get("model_type") in MODEL_TYPES and bos is None:
+        if config.get("model_type") in ENCODER_TYPES and bos is None:
             bos = first
         eos += [] if last is None else [last]
         ends = ends_by_text((token.id, token.content) for token in self._layout.added_tokens)

@@ -24,13 +24,17 @@ high: q5 formats keep bit 4 of value i of a block in bit i of a little-endian u3
 values j, j+8, j+16, j+24 of a 32-block in bits 0-1, 2-3, 4-5, 6-7 of its byte j.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from ftd.errors import InvalidFtw
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Plane:
     dtype: str
     items: int
     values: int
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one item."""
+        return int(self.dtype[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class QuantFormat:
         total = 0
         for plane in self.planes:
             rows, items = self.plane_shape(plane, shape)
-            total += rows * items * np.dtype(plane.dtype).itemsize
+            total += rows * items * plane.item_bytes
         return total
 
 
@@ -120,7 +129,7 @@ class QuantMatrix:
             raise InvalidFtw(f"{self.format} has {len(spec.planes)} planes, got {len(self.planes)}")
         for plane, array in zip(spec.planes, self.planes, strict=True):
             wanted = spec.plane_shape(plane, self.shape)
-            if array.shape != wanted or array.dtype != np.dtype(plane.dtype) or not array.flags.c_contiguous:
+            if array.shape != wanted or array.dtype != plane.dtype or not array.flags.c_contiguous:
                 raise InvalidFtw(
                     f"{plane.name} of {self.format} {list(self.shape)} must be contiguous {plane.dtype} "
                     f"{list(wanted)}, got {array.dtype} {list(array.shape)}"
@@ -154,7 +163,7 @@ class BankMatrix:
         planes = []
         for plane, offset in zip(spec.planes, self.offsets, strict=True):
             rows, items = spec.plane_shape(plane, self.shape)
-            end = offset + rows * items * np.dtype(plane.dtype).itemsize
+            end = offset + rows * items * plane.item_bytes
             if not 0 <= offset <= end <= record.size:
                 raise InvalidFtw(f"{plane.name} ends behind its record: {end} > {record.size}")
             planes.append(record[offset:end].view(plane.dtype).reshape(rows, items))
@@ -200,8 +209,10 @@ class ExpertBank:
     matrices: Mapping[str, BankMatrix | OnlyMatrix]
 
     @classmethod
-    def of_one(cls, layer: int, matrices: Mapping[str, QuantMatrix]) -> "ExpertBank":
+    def of_one(cls, layer: int, matrices: Mapping[str, QuantMatrix]) -> ExpertBank:
         """Return a bank of one expert whose weights, by role, need not lie in a record (a shared expert)."""
+        import numpy as np  # here: a daemon knows formats, and starts without NumPy
+
         records = np.zeros((1, 0), np.uint8)
         return cls(layer, records, {role: OnlyMatrix(matrix) for role, matrix in matrices.items()})
 

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 import aiohttp
 from yarl import URL
 
-from ftd import __version__
+from ftd import __version__, certificates
 from ftd.errors import FtdError, NotFound, TransferError, Unauthorized
 from ftd.registry.addresses import AddressPolicy, CheckedResolver
 from ftd.registry.auth import Authorizer, Challenge, parse_challenge, parse_token
@@ -85,7 +85,10 @@ class Connection:
             total=None, connect=None, sock_connect=limits.connect_s, sock_read=limits.stall_s
         )
         connector = aiohttp.TCPConnector(
-            resolver=CheckedResolver(source.policy), use_dns_cache=False, limit=num_streams + 2
+            ssl=certificates.context(),
+            resolver=CheckedResolver(source.policy),
+            use_dns_cache=False,
+            limit=num_streams + 2,
         )
         self._session = aiohttp.ClientSession(
             connector=connector,

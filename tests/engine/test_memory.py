@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-import psutil
 import pytest
 
+from ftd import machine
 from ftd.engine import memory
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 1000 bytes free."""
-    free = psutil.virtual_memory()._replace(available=1000)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1000)
 
 
 def test_without_a_control_group_the_machine_counts(tmp_path: Path) -> None:
