@@ -31,6 +31,7 @@ from ftd.engine.messages import Finished, Generate, Load, SamplingParams, Up
 from ftd.errors import FtdError, InvalidOption
 from ftd.ftw import reader
 from ftd.kernels import bandwidth, cpu
+from ftd.kernels.quant import FORMATS
 
 REPETITIONS = 3
 GREEDY = SamplingParams(temperature=0.0)
@@ -169,7 +170,7 @@ def sweep(
                     Decode(
                         context_tokens=decoded[length],
                         tokens_per_s=steps / found.decode_ns * 1e9,
-                        bytes_per_token=decode_bytes(engine, load.precision, length + steps // 2),
+                        bytes_per_token=decode_bytes(engine, load, length + steps // 2),
                         outside_share=found.outside_share,
                     )
                 )
@@ -237,7 +238,7 @@ def _result(
 ) -> Result:
     config = reader.read_config(config_path)
     decode_rate = decode_tokens / statistics.median(each.decode_ns for each in runs) * 1e9
-    token_bytes = decode_bytes(engine, load.precision, prompt_tokens + decode_tokens // 2)
+    token_bytes = decode_bytes(engine, load, prompt_tokens + decode_tokens // 2)
     read_rate = _bandwidth(engine)
     outside = statistics.median(each.outside_share for each in runs)
     return Result(
@@ -272,20 +273,25 @@ def _bandwidth(engine: Engine) -> float:
     return card_copy.device_rate()
 
 
-def decode_bytes(engine: Engine, precision: str, context_tokens: int) -> int:
+def decode_bytes(engine: Engine, load: Load, context_tokens: int) -> int:
     """Return the bytes that one decode step of one sequence with ``context_tokens`` of context reads.
 
-    Of a layer's experts those that one token chooses.
+    Of a layer's experts those that one token chooses. Sizes are those of the files: a card's engine has
+    forgotten its tensors.
     """
-    embedding = engine.weights.tensors["model.embed_tokens.weight"]
+    file_config = reader.read_config(Path(load.config_path))
     weight_bytes = engine.weights.num_bytes
     if not engine.config.tie_word_embeddings:
-        weight_bytes -= embedding.num_bytes - embedding.num_bytes // embedding.shape[0]
+        (entry,) = (each for each in file_config.tensors if each.name == "model.embed_tokens.weight")
+        rows, columns = entry.shape
+        weight_bytes -= FORMATS[entry.format].num_bytes((rows - 1, columns))
     if engine.config.experts is not None:
-        experts = engine.config.experts
-        bank_bytes = sum(bank.records.nbytes for bank in engine.weights.banks.values())
-        weight_bytes -= bank_bytes * (experts.num_experts - experts.num_chosen) // experts.num_experts
-    return weight_bytes + context_tokens * engine.config.kv_bytes_per_token(4 if precision == "f32" else 2)
+        assert file_config.experts is not None
+        experts, banks = engine.config.experts, file_config.experts
+        idle = len(banks.layers) * (experts.num_experts - experts.num_chosen)
+        weight_bytes -= idle * banks.record_bytes
+    kv_bytes = engine.config.kv_bytes_per_token(4 if load.precision == "f32" else 2)
+    return weight_bytes + context_tokens * kv_bytes
 
 
 def format_table(result: Result) -> str:
