@@ -4,13 +4,14 @@ Without a card the kernels run in Triton's interpreter, in f32 so that the two a
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
-from ftd.engine import devices
+from ftd.engine import bench, devices
 from ftd.engine.messages import Load, SamplingParams, Tokens
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -114,3 +115,18 @@ def test_cancel_while_a_step_runs_ahead(card: Serving) -> None:
     assert len(card.tokens(other)) == 6
     stats = card.engine.stats()
     assert stats.pages_live == 0 and stats.running == 0
+
+
+@pytest.mark.gpu
+def test_a_bench_of_the_card(load: Load) -> None:
+    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
+    counts = {"prompt_tokens": 9, "decode_tokens": 5, "repetitions": 1}
+    result, host = (
+        bench.run(Path(load.config_path), paths, device=each, **counts) for each in ("cuda", "cpu")
+    )
+    assert result.device == devices.cuda().label and result.outside_share is None
+    assert result.weight_bytes == host.weight_bytes
+    assert result.bytes_per_decode_token == host.bytes_per_decode_token
+    assert result.bandwidth_bytes_per_s > 1e11 and result.decode_tokens_per_s > 0
+    names = [line.split("  ")[0] for line in bench.format_table(result).splitlines()]
+    assert "bandwidth" in names and "outside kernels" not in names
