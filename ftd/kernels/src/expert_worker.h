@@ -296,7 +296,8 @@ private:
             int stage = 0;
             while (at >= m.first[stage + 1]) ++stage;
             const int64_t left = m.first[stage + 1] - at, half = left / (2 * num_threads_), least = m.least[stage];
-            const int64_t count = m.step.num_tokens > 1 || half < least ? (least < left ? least : left) : half;
+            int64_t count = m.step.num_tokens > 1 || half < least ? (least < left ? least : left) : half;
+            if (count > BLOCK_UNITS) count -= (at + count) % BLOCK_UNITS;  // blocks whole, while there are many
             if (line_.compare_exchange_weak(line, line + count, std::memory_order_acq_rel)) return {stage, at, at + count};
         }
     }
@@ -355,7 +356,6 @@ private:
         };
         a.hidden_part(a, value(begin), value(end), next == NONE ? NONE : value(next));
         if (a.down.exact) return;
-        constexpr int64_t BLOCK_UNITS = BLOCK / UNIT;
         const int64_t blocks = (each + BLOCK_UNITS - 1) / BLOCK_UNITS;
         while (begin < end) {
             const int64_t place = begin / each, unit = begin % each, b = unit / BLOCK_UNITS;
@@ -363,9 +363,12 @@ private:
             const int64_t of_block = last - b * BLOCK_UNITS;
             if (last - unit > end - begin) last = unit + end - begin;
             begin += last - unit;
-            std::atomic<uint8_t>& ready = ready_[place * blocks + b];
-            if (ready.fetch_add(static_cast<uint8_t>(last - unit), std::memory_order_acq_rel) + last - unit < of_block) continue;
-            ready.store(0, std::memory_order_relaxed);
+            if (last - unit < of_block) {
+                std::atomic<uint8_t>& ready = ready_[place * blocks + b];
+                const auto ours = static_cast<uint8_t>(last - unit);
+                if (ready.fetch_add(ours, std::memory_order_acq_rel) + ours < of_block) continue;
+                ready.store(0, std::memory_order_relaxed);
+            }
             const Activations codes = rows_from(a.hidden_codes, place);
             a.block(a.hidden + place * a.inner + b * BLOCK, codes, b);
             if (b + 1 == blocks)
@@ -376,7 +379,8 @@ private:
     static constexpr std::chrono::milliseconds SPIN{20};     // longer than a step takes between two layers
     static constexpr std::chrono::microseconds NAP{200};
     static constexpr int PATIENT = 1 << 16, IMPATIENT = 64;  // looks before another thread gets the core
-    static constexpr int64_t UNIT = 8, LEAST_BYTES = 16384;  // rows of an item, weights of a part
+    static constexpr int64_t UNIT = 8, BLOCK_UNITS = BLOCK / UNIT;  // rows of an item of one token
+    static constexpr int64_t LEAST_BYTES = 16384;                   // weights of its smallest part
     static constexpr int64_t NONE = -1;
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
 
@@ -392,7 +396,8 @@ private:
     std::unique_ptr<std::atomic<uint8_t>[]> ready_;  // units of each block of hidden values, until all are there
     std::atomic<bool> closing_{false}, stalled_{false};
     std::atomic<uint32_t> asleep_{0};  // 1: the others may wait for it to change
-    std::atomic<int64_t> messages_{0}, busy_ns_{0};
+    alignas(64) std::atomic<int64_t> messages_{0};
+    std::atomic<int64_t> busy_ns_{0};
     Clock::time_point begin_;
     alignas(64) std::atomic<int32_t> opened_{0};  // the last message that a thread has seen first
     alignas(64) std::atomic<uint64_t> line_{0};   // message << 32 | items handed out
