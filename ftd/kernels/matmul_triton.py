@@ -1,7 +1,8 @@
 """matmul on a GPU: which kernel multiplies, how it is launched, and the memory that it needs.
 
-Up to 64 tokens ``decode_kernel`` reads the weight once. More go through ``prefill_kernel``; where there are
-many, the weight is first made bfloat16, some rows at a time, in memory kept for that.
+One token and a weight of codes are ``token_product``'s, up to 64 tokens ``decode_kernel``'s; both read the weight
+once. More go through ``prefill_kernel``; where there are many, the weight is first made bfloat16, some
+rows at a time, in memory kept for that.
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.product_triton import decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
+from ftd.kernels.token_product_triton import token_product
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
 from ftd.kernels.word_product_triton import CODE_FORMATS
 
@@ -163,6 +165,12 @@ def dense_product(
     decode = tokens <= (DECODE_TOKENS if precision == "f32" else SPLIT_TOKENS)
     if launch is None and is_unpacked(weight, tokens, precision):
         unpacked_product(x, weight, out, bias=bias, activation=activation, add=add)
+        return
+    if launch is None and tokens == 1 and norm is None and in_words(weight, precision):
+        memory = scratch(x.device)
+        token_product(
+            x, weight, out, memory, bias=bias, activation=activation, add=add, early=EARLY, lines=LINES
+        )
         return
     width = rows // 2 if activation else rows
     if launch is None:

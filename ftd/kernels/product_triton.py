@@ -176,7 +176,6 @@ def decode_kernel(
         order = tl.arange(0, BN)
     rows = tile_rows(tile, order, N, BN, ACTIVATION != "")
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         if LINES > 0:
             VALUES: tl.constexpr = 1 if PLAIN else 2
             BYTES: tl.constexpr = 2 if FORMAT == "bf16" or FORMAT == "f16" else 4 if FORMAT == "f32" else 1
@@ -185,6 +184,7 @@ def decode_kernel(
                 fetch_rows(planes[1], strides[1], rows, begin, end, 32, 1, 1)
         # Nothing that the kernel before this one may write is touched before the wait.
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     # ---- loop
     if WORDS:
         sums, squares = word_products(
