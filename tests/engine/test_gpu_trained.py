@@ -64,6 +64,7 @@ def load(source: Path, tmp_path: Path) -> Load:
         blob_paths=paths,
         context_tokens=256,
         max_sequences=2,
+        num_threads=2,
         precision="f32",
         debug_checks=True,
     )
