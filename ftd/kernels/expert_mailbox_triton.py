@@ -19,7 +19,9 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ftd.kernels.early_triton import early
 from ftd.kernels.shapes import expect
 
 LINE_WORDS = 16  # a cache line of 64 bytes
@@ -140,12 +142,15 @@ def _collect(
     # strides
     out_stride,
     # meta
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Wait for the answer and add TOKENS rows of BLOCK columns to out; ``words``, ``answer`` are addresses.
 
     One warp a program: what it sees of the words is the same for all of its threads.
     """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     if tl.load(num_on_cpu) == 0:
         return
     word = words.to(tl.pointer_type(tl.int32))
@@ -185,7 +190,7 @@ def collect(
     _collect[(triton.cdiv(width, COLLECTED_COLUMNS), triton.cdiv(tokens, rows))](
         out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.out.data_ptr(),
         tokens, width, float(scale), max_looks, out.stride(0),
-        TOKENS=rows, BLOCK=COLLECTED_COLUMNS, num_warps=1,
+        TOKENS=rows, BLOCK=COLLECTED_COLUMNS, num_warps=1, **early(out),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import triton_compiler
 
-from ftd.kernels import expert_ffn_triton, residency_triton, router_triton
+from ftd.kernels import expert_ffn_triton, expert_mailbox_triton, residency_triton, router_triton
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
@@ -96,10 +96,8 @@ def residency() -> None:
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
     expert_ffn_triton._is_interpreted = lambda _: False
-    expert_ffn_triton.early = router_triton.early = residency_triton.early = lambda _: {
-        "EARLY": True,
-        "launch_pdl": True,
-    }
+    for module in (expert_ffn_triton, expert_mailbox_triton, residency_triton, router_triton):
+        module.early = lambda _: {"EARLY": True, "launch_pdl": True}
     for name in sys.argv[1].split(",") if len(sys.argv) > 1 else FORMATS:
         experts_of(name)
     routers(1, 128, 2048, "<f4")
