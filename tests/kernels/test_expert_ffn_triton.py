@@ -106,6 +106,18 @@ def test_a_single_token(device: str, rng: np.random.Generator, first: str, secon
     assert not run(device, x, ids, weights, bank).any()
 
 
+@pytest.mark.parametrize("name", ["bf16", "q4_0"])
+def test_a_single_token_some_of_whose_experts_are_elsewhere(
+    device: str, rng: np.random.Generator, name: str
+) -> None:
+    bank = random_bank(rng, 4, D, F, (name, name), fused=name == "bf16")
+    x, ids, weights = inputs(rng, 1, 4)
+    first = expert_ffn_ref.expert_ffn(x, ids[:, :1], weights[:, :1], bank, precision="f32")
+    last = expert_ffn_ref.expert_ffn(x, ids[:, 2:], weights[:, 2:], bank, precision="f32")
+    ids[0, 1] = -1
+    close(run(device, x, ids, weights, bank), first + last, "fast")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("q4_k", "q6_k"), ("q5_k", "q8_0")])
 def test_formats_of_super_blocks(device: str, rng: np.random.Generator, first: str, second: str) -> None:
