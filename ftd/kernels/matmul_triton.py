@@ -1,6 +1,6 @@
 """matmul on a GPU: which kernel multiplies, how it is launched, and the memory that it needs.
 
-One token and a weight of codes are ``token_product``'s, up to 64 tokens ``decode_kernel``'s; both read the weight
+One token and a weight of codes are ``token_product``, up to 64 tokens ``decode_kernel``; both read the weight
 once. More go through ``prefill_kernel``; where there are many, the weight is first made bfloat16, some
 rows at a time, in memory kept for that.
 """
