@@ -11,7 +11,7 @@ from ftd import units
 from ftd.cli import output, progress
 from ftd.cli.answer import Answer, timings
 from ftd.cli.client import Client
-from ftd.errors import InvalidOption
+from ftd.errors import FtdError, InvalidOption
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +117,10 @@ class Session:
             except KeyboardInterrupt:
                 spinner.stop()
                 answer.finish()
+                raise
+            except FtdError:
+                if answer.content or answer.thinking:  # what is said of the error starts a line
+                    answer.finish()
                 raise
         answer.finish()
         if self.verbose:

@@ -10,6 +10,8 @@ load: when the process ends, every waiting call gets ``EngineDied`` and the runn
 import asyncio
 import itertools
 import logging
+import re
+import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -44,6 +46,9 @@ STOP_GRACE_S = 5.0
 # Exit status and last words come within this time after the socket closed, or waiting requests do without.
 LAST_WORDS_S = 0.5
 _STDERR_LINE_BYTES = 64 << 10
+
+# Lines of the engine's log that cannot say why it ended
+_NO_CAUSE = re.compile(r"\S+ \S+ (DEBUG|INFO) ")
 
 Reply = Tokens | Finished | Embedded | FtdError
 
@@ -177,7 +182,8 @@ class Runner:
                 return
             text = line.decode("utf-8", "replace").rstrip()
             if text:
-                self.last_stderr_line = text
+                if not _NO_CAUSE.match(text):
+                    self.last_stderr_line = text
                 print(text, file=sys.stderr, flush=True)
 
     def _send(self, message: messages.Down) -> None:
@@ -350,7 +356,7 @@ def _exit_text(code: int | None) -> str:
     if code is None:
         return "it closed its socket"
     if code < 0:
-        return f"signal {-code}"
+        return f"signal {-code}" + (", as when memory runs out" if -code == signal.SIGKILL else "")
     return f"exit status {code}"
 
 

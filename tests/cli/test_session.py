@@ -43,6 +43,19 @@ def test_a_failed_message_is_forgotten(session: Session, api: FakeApi) -> None:
     assert session.messages == []
 
 
+def test_an_error_in_mid_answer_starts_a_line(
+    session: Session, api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.answers["POST /api/chat"] = [*reply("half an ans")[:1], {"error": "engine died"}]
+    with pytest.raises(RequestFailed, match="engine died"):
+        session.chat("one")
+    assert capsys.readouterr().out == "half an ans\n\n"
+    api.answers["POST /api/chat"] = [{"error": "engine died"}]
+    with pytest.raises(RequestFailed, match="engine died"):
+        session.chat("one")
+    assert capsys.readouterr().out == ""
+
+
 def test_thinking_is_remembered_beside_the_answer(session: Session, api: FakeApi) -> None:
     api.answers["POST /api/chat"] = [{"message": {"content": "", "thinking": "hm"}}, *reply("yes")]
     session.chat("one")
