@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 # Without a card Triton's kernels run in its interpreter; Triton decides when it is imported.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Tests start hundreds of Python processes: what one compiled the next need not, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts background jobs with interrupts ignored and children inherit that; tests of Ctrl-C need them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
