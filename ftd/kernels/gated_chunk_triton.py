@@ -68,10 +68,32 @@ def inverse(lower, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DOT: tl.constexpr)
 
 
 @triton.jit
-def scaled_rows(place, key, Ck, inside, factors):
-    """Return columns ``key`` of a chunk's rows [CHUNK, keys] in f32, each row times its factor."""
-    x = tl.load(place + key[None, :], mask=inside[:, None] & (key < Ck)[None, :], other=0.0)
-    return x.to(tl.float32) * factors[:, None]
+def parts_of(x):
+    """Return three bf16 whose sum is ``x``, f32."""
+    first = x.to(tl.bfloat16)
+    rest = x - first.to(tl.float32)
+    second = rest.to(tl.bfloat16)
+    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def product(x, y, sums, DOT: tl.constexpr):
+    """Return x y + sums, f32: a factor that is bf16 needs no parts, so three products are six's worth."""
+    if x.dtype == y.dtype:
+        sums = tl.dot(x, y, sums, input_precision=DOT)
+    elif x.dtype == tl.bfloat16:
+        first, second, third = parts_of(y)
+        sums = tl.dot(x, first, tl.dot(x, second, tl.dot(x, third, sums)))
+    else:
+        first, second, third = parts_of(x)
+        sums = tl.dot(first, y, tl.dot(second, y, tl.dot(third, y, sums)))
+    return sums
+
+
+@triton.jit
+def load_rows(place, column, width, inside):
+    """Return columns ``column`` of a chunk's rows [CHUNK, columns] as they are."""
+    return tl.load(place + column[None, :], mask=inside[:, None] & (column < width)[None, :], other=0.0)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -125,9 +147,8 @@ def _prepare(
     k_square, q_square = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
     for part in range(KEYS // PART):
         key = part * PART + tl.arange(0, PART)
-        known = inside[:, None] & (key < Ck)[None, :]
-        k = tl.load(place + (Hk + key_head) * Ck + key[None, :], mask=known, other=0.0)
-        q = tl.load(place + key_head * Ck + key[None, :], mask=known, other=0.0)
+        k = load_rows(place + (Hk + key_head) * Ck, key, Ck, inside)
+        q = load_rows(place + key_head * Ck, key, Ck, inside)
         alike = tl.dot(k, tl.trans(k), alike, input_precision=DOT)
         score = tl.dot(q, tl.trans(k), score, input_precision=DOT)
         k, q = k.to(tl.float32), q.to(tl.float32)
@@ -144,17 +165,17 @@ def _prepare(
     tl.store(factors, q_factor * since_start)
     tl.store(factors + CHUNK, tl.where(inside, k_factor * until_end, 0.0))
     tl.store(factors + 2 * CHUNK, tl.zeros([CHUNK], tl.float32) + tl.exp(end.to(tl.float32)))
-    weights = rate * since_start * k_factor
+    weighted = solved * (rate * since_start * k_factor)[None, :]
     for part in range(KEYS // PART):
         key = part * PART + tl.arange(0, PART)
-        k = scaled_rows(place + (Hk + key_head) * Ck, key, Ck, inside, weights)
+        k = load_rows(place + (Hk + key_head) * Ck, key, Ck, inside)
         target = keys_out + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :]
-        tl.store(target, tl.dot(solved, k, input_precision=DOT))
+        tl.store(target, product(weighted, k, tl.zeros([CHUNK, PART], tl.float32), DOT))
+    weighted = solved * rate[None, :]
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
-        at = place + 2 * Hk * Ck + head * Cv + value[None, :]
-        v = tl.load(at, mask=inside[:, None] & (value < Cv)[None, :], other=0.0).to(tl.float32)
-        corrections = tl.dot(solved, rate[:, None] * v, input_precision=DOT)
+        v = load_rows(place + 2 * Hk * Ck + head * Cv, value, Cv, inside)
+        corrections = product(weighted, v, tl.zeros([CHUNK, VALUES], tl.float32), DOT)
         target = values_out + cell * CHUNK * BLOCKS * VALUES + row[:, None] * (BLOCKS * VALUES)
         tl.store(target + value[None, :], corrections)
 
@@ -213,21 +234,22 @@ def _walk(
         kept = tl.load(factors_in + cell * 3 * CHUNK + 2 * CHUNK)
         corrections = tl.load(values_in + cell * CHUNK * WIDTH + row[:, None] * WIDTH + value[None, :])
         corrections -= tl.dot(tl.load(keys), low, input_precision=DOT)
-        q = scaled_rows(place, key, Ck, inside, q_factor)
-        result = tl.dot(q, low, input_precision=DOT)
+        q = load_rows(place, key, Ck, inside)
+        result = product(q, low, tl.zeros([CHUNK, VALUES], tl.float32), DOT)
         if PART < KEYS:
             corrections -= tl.dot(tl.load(keys + PART), high, input_precision=DOT)
-            q = scaled_rows(place, PART + key, Ck, inside, q_factor)
-            result = tl.dot(q, high, result, input_precision=DOT)
+            q = load_rows(place, PART + key, Ck, inside)
+            result = product(q, high, result, DOT)
         score = tl.load(scores_in + cell * CHUNK * CHUNK + row[:, None] * CHUNK + row[None, :])
-        result = tl.dot(score, corrections, result, input_precision=DOT)
+        result = tl.dot(score, corrections, result * q_factor[:, None], input_precision=DOT)
         target = out + token[:, None] * out_stride + head * Cv + value[None, :]
         tl.store(target, result, mask=inside[:, None] & (value < Cv)[None, :])
-        k = scaled_rows(place + Hk * Ck, key, Ck, inside, k_factor)
-        low = tl.dot(tl.trans(k), corrections, low * kept, input_precision=DOT)
+        corrections *= k_factor[:, None]
+        k = load_rows(place + Hk * Ck, key, Ck, inside)
+        low = product(tl.trans(k), corrections, low * kept, DOT)
         if PART < KEYS:
-            k = scaled_rows(place + Hk * Ck, PART + key, Ck, inside, k_factor)
-            high = tl.dot(tl.trans(k), corrections, high * kept, input_precision=DOT)
+            k = load_rows(place + Hk * Ck, PART + key, Ck, inside)
+            high = product(tl.trans(k), corrections, high * kept, DOT)
     # ---- store
     tl.store(kept_at, low, mask=in_low)
     if PART < KEYS:

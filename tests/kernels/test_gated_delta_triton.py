@@ -39,6 +39,16 @@ class Case:
         out = gated_delta(*tensors, self.key_heads, *places, tiled, **options)
         return out.float().cpu().numpy(), tensors[5].cpu().numpy()
 
+    def run_bfloat16(self, device: str) -> tuple[Any, Any]:
+        """Return what ``run`` does of rows in bfloat16, which the case's own become; results are f32."""
+        rows = torch.from_numpy(self.qkv).to(torch.bfloat16)
+        self.qkv = rows.float().numpy()
+        arrays = (self.a, self.b, self.decay, self.bias, self.state, self.starts, self.positions, self.slots)
+        tensors = [rows.to(device), *(torch.from_numpy(each.copy()).to(device) for each in arrays)]
+        out = torch.zeros((len(rows), self.a.shape[1] * self.state.shape[3]), device=device)
+        gated_delta(*tensors[:6], self.key_heads, *tensors[6:], out=out)
+        return out.cpu().numpy(), tensors[5].cpu().numpy()
+
     def expected(self, tiled: bool = False) -> Any:
         """Return the reference's results; it writes to the case's state."""
         arrays = (self.qkv, self.a, self.b, self.decay, self.bias, self.state)
@@ -116,6 +126,24 @@ def test_little_forgotten_after_much(device: str, rng: np.random.Generator, alik
     case.decay[:] = -4.4
     case.a[:] = np.where(np.arange(130) % 16 < 4, 30, -12)[:, None] + case.a / 3
     out, kept = case.run(device)
+    close(out, case.expected())
+    close(kept, case.state)
+
+
+@pytest.mark.parametrize(
+    ("channels", "lengths"),
+    [
+        ((16, 24), (70, 3)),
+        pytest.param((128, 128), (1000,), marks=pytest.mark.gpu),
+        pytest.param((256, 128), (17, 600, 64), marks=pytest.mark.gpu),
+    ],
+)
+def test_rows_of_bfloat16(
+    device: str, rng: np.random.Generator, channels: tuple[int, int], lengths: tuple[int, ...]
+) -> None:
+    """As exact as rows of f32 of the same values."""
+    case = Case(rng, (1, 2, *channels), lengths)
+    out, kept = case.run_bfloat16(device)
     close(out, case.expected())
     close(kept, case.state)
 
