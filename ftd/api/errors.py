@@ -5,6 +5,7 @@ openai     {"error": {"message", "type", "param", "code"}}
 anthropic  {"type": "error", "error": {"type", "message"}, "request_id"}
 """
 
+import errno
 import secrets
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from ftd.errors import (
     EngineError,
     Forbidden,
     FtdError,
+    InsufficientSpace,
     InvalidRequest,
     NotFound,
     PromptTooLong,
@@ -35,6 +37,7 @@ ERROR_TABLE: dict[type[FtdError], tuple[int, str | None]] = {
     NotFound: (404, "not_found"),
     Conflict: (409, "conflict"),
     Busy: (503, "server_busy"),
+    InsufficientSpace: (507, "insufficient_space"),
     TransferError: (502, "transfer_failed"),
     CorruptData: (500, "corrupt_data"),
     EngineError: (500, "engine_error"),
@@ -60,6 +63,15 @@ def status_of(exc: FtdError) -> int:
 
 def _row(exc: FtdError) -> tuple[int, str | None]:
     return next(ERROR_TABLE[cls] for cls in type(exc).__mro__ if cls in ERROR_TABLE)
+
+
+def of_ours(exc: Exception) -> FtdError:
+    """Return the error to answer with for one that nobody caught: a full disk is a fact, all else a bug."""
+    if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InsufficientSpace(
+            "no space left on the disk of the model store", "remove models or set FTD_MODELS to a larger disk"
+        )
+    return FtdError(f"internal error: {type(exc).__name__}: {exc}")
 
 
 def render(exc: FtdError, dialect: Dialect) -> dict[str, Any]:

@@ -164,7 +164,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return web.Response(status=exc.status, body=body, content_type="application/json")
     except Exception as exc:  # a bug of ours: the caller gets a clean answer, the log the traceback
         logger.exception("request failed path=%s", request.path)
-        return error_response(FtdError(f"internal error: {type(exc).__name__}: {exc}"), dialect_of(request))
+        return error_response(errors.of_ours(exc), dialect_of(request))
 
 
 def _without_port(host: str) -> str:

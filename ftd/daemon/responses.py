@@ -135,7 +135,7 @@ async def stream(
         if not response.prepared:
             raise
         logger.exception("stream failed path=%s", request.path)
-        last = failure(FtdError(f"internal error: {type(exc).__name__}: {exc}"))
+        last = failure(errors.of_ours(exc))
     # Some clients hang up as soon as they have what they wanted, before the stream has ended
     with suppress(ConnectionResetError):
         if not response.prepared:

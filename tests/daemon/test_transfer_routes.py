@@ -1,6 +1,7 @@
 """Blobs, pull and push on a live daemon, against ftd's own registry on a loopback port."""
 
 import asyncio
+import errno
 import hashlib
 import json
 
@@ -9,6 +10,7 @@ from aiohttp import web
 from live_daemon import running
 
 from ftd.names import parse_name
+from ftd.registry.blobs import BlobWriter
 from ftd.registry.server import make_app
 from ftd.registry.store import Store
 
@@ -51,6 +53,21 @@ async def test_wrong_bytes_leave_nothing(daemon):
     status, text = await send_blob(daemon, DIGEST, DATA + b"!")
     assert status == 400
     assert json.loads(text)["error"].startswith(f'digest mismatch, expected "{DIGEST}", got "sha256:')
+    assert set(daemon.store.blobs.folder.iterdir()) == before
+
+
+async def test_a_full_disk_is_said_and_leaves_nothing(daemon, monkeypatch):
+    def full(writer, view):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = set(daemon.store.blobs.folder.iterdir())
+    monkeypatch.setattr(BlobWriter, "_append", full)
+    status, text = await send_blob(daemon, DIGEST, DATA)
+    body = {"model": "brief", "from": "tiny", "system": "Be brief."}
+    for answer in (json.loads(text), await daemon.json("/api/create", body, status=507)):
+        assert answer["error"] == "no space left on the disk of the model store"
+        assert "FTD_MODELS" in answer["hint"]
+    assert status == 507
     assert set(daemon.store.blobs.folder.iterdir()) == before
 
 
