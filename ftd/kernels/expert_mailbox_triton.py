@@ -8,7 +8,8 @@ The memory is pinned and mapped; what each side writes has cache lines of its ow
 answer are seen by who sees it: release and acquire at system scope. A worker that fails answers ``FAILED``;
 one that is silent for too long is given up. Either poisons the mailbox: ``poison`` is the number of the
 message, this and later waits end at once, and the engine, which looks at it after each step, makes an error
-of that.
+of that. The card waits a microsecond for each read of host memory, one after the other: it looks with one
+thread, and keeps what it can know by itself in its own memory.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -30,12 +31,13 @@ BELL, TOKENS, LAYER = 0, 1, 2
 DONE, POISON = LINE_WORDS, 2 * LINE_WORDS
 HEADER_WORDS = 3 * LINE_WORDS
 FAILED = -1
-# Of the answer that one warp adds; each looks for itself.
-COLLECTED_TOKENS, COLLECTED_COLUMNS = 4, 256
+# Tokens of the answer that one program adds, and values of it at once.
+COLLECTED_TOKENS, COLLECTED_VALUES = 16, 8192
 # A look at host memory takes 1 to 8 us over PCIe; ``looks_in`` measures it.
 MAX_LOOKS = 200_000
 _PROBED_LOOKS, _INTERPRETED_LOOKS = 2_000, 200
 
+_IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 _FAILED = tl.constexpr(FAILED)
 _DONE, _POISON, _TOKENS, _LAYER = (tl.constexpr(word) for word in (DONE, POISON, TOKENS, LAYER))
 
@@ -49,7 +51,7 @@ class Mailbox:
     weights  [T, K] f32
     x        [T, D] f32 or bf16
     out      [T, D] f32
-    sent     [1]    i32   on the device: number of the last message
+    sent     [2]    i32   on the device: number of the last message, and of the one that was given up
     """
 
     words: torch.Tensor
@@ -89,7 +91,7 @@ class Mailbox:
             parts[2].view(torch.float32)[:pairs].view(tokens, chosen),
             parts[3].view(dtype)[:values].view(tokens, width),
             parts[4].view(torch.float32)[:values].view(tokens, width),
-            torch.zeros(1, dtype=torch.int32, device=device),
+            torch.zeros(2, dtype=torch.int32, device=device),
         )
 
     def addresses(self) -> tuple[object, ...]:
@@ -101,6 +103,25 @@ def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> lis
     pairs, values = tokens * chosen, tokens * width
     items = [4 * HEADER_WORDS, 4 * pairs, 4 * pairs, values * dtype.itemsize, 4 * values]
     return [-(-size // 64) * 64 for size in items]
+
+
+@triton.jit
+def _ring(words, number):
+    """Store ``number`` at address ``words`` where the host sees it after all that the program has stored."""
+    if _IS_COMPILED:
+        # Nobody waits for a store; an exchange would wait for the host
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred first; .reg .u32 thread;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            @first st.release.sys.global.u32 [$1], $2;
+            mov.u32 $0, 0;
+            }""",
+            "=r,l,r", [words, number], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.atomic_xchg(words.to(tl.pointer_type(tl.int32)), number, sem="release", scope="sys")
 
 
 @triton.jit
@@ -130,7 +151,7 @@ def send(
     number = tl.load(sent) + 1
     tl.debug_barrier()  # every thread's stores come before the bell
     tl.store(sent, number)
-    tl.atomic_xchg(word, number, sem="release", scope="sys")
+    _ring(words, number)
 
 
 @triton.jit(do_not_specialize=["T", "max_looks"])
@@ -142,38 +163,38 @@ def _collect(
     # strides
     out_stride,
     # meta
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    EACH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Wait for the answer and add TOKENS rows of BLOCK columns to out; ``words``, ``answer`` are addresses.
-
-    One warp a program: what it sees of the words is the same for all of its threads.
-    """
+    """Wait for the answer and add a program's rows of it to out; ``words``, ``answer`` are addresses."""
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     if tl.load(num_on_cpu) == 0:
         return
     word = words.to(tl.pointer_type(tl.int32))
-    number = tl.load(sent)
-    # A volatile load goes to the host each time, and leaves the line with the processor.
-    poison = tl.load(word + _POISON, volatile=True)
-    done = tl.load(word + _DONE, volatile=True)
+    number, poison = tl.load(sent), tl.load(sent + 1)
+    # An atomic looks once, a plain load once for each warp.
+    done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
     looks = number * 0
     while (done != number) & (done != _FAILED) & (poison == 0) & (looks < max_looks):
-        done = tl.load(word + _DONE, volatile=True)
+        done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
         looks += 1
     if done == number and poison == 0:
-        # Rows are asked for after the answer was seen, and come from the host: .cv knows no cache.
+        tl.debug_barrier()  # no thread reads rows before the one that saw the answer
         rows = tl.multiple_of(answer.to(tl.pointer_type(tl.float32)), 16)
-        token = (tl.program_id(1) * TOKENS + tl.arange(0, TOKENS))[:, None]
-        column = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
-        inside = (token < T) & (column < D)
-        target = out + token * out_stride + column
-        values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv") * scale
-        values += tl.load(target, mask=inside).to(tl.float32)
-        tl.store(target, values, mask=inside)
+        begin = tl.program_id(0) * EACH
+        for first in range(begin, tl.minimum(begin + EACH, T), TOKENS):
+            token = (first + tl.arange(0, TOKENS))[:, None]
+            for left in range(0, D, BLOCK):
+                column = (left + tl.arange(0, BLOCK))[None, :]
+                inside = (token < T) & (column < D)
+                target = out + token * out_stride + column
+                values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv") * scale
+                values += tl.load(target, mask=inside).to(tl.float32)
+                tl.store(target, values, mask=inside)
     elif poison == 0:
         tl.store(word + _POISON, number)
+        tl.store(sent + 1, number)
 
 
 def collect(
@@ -186,11 +207,13 @@ def collect(
     """Wait for the workers' answer; add scale * it to ``out`` [T, D] f32 or bf16. Safe under capture."""
     tokens, width = out.shape
     expect("out", out, "float32 bfloat16", ("T", mailbox.out.shape[1]))
-    rows = min(triton.next_power_of_2(tokens), COLLECTED_TOKENS)
-    _collect[(triton.cdiv(width, COLLECTED_COLUMNS), triton.cdiv(tokens, rows))](
+    rows = min(triton.next_power_of_2(tokens), 4)
+    columns = min(triton.next_power_of_2(width), COLLECTED_VALUES // rows)
+    programs = triton.cdiv(tokens, COLLECTED_TOKENS)
+    _collect[(programs,)](
         out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.out.data_ptr(),
-        tokens, width, float(scale), max_looks, out.stride(0),
-        TOKENS=rows, BLOCK=COLLECTED_COLUMNS, num_warps=1, **early(out),
+        tokens, width, float(scale), max_looks // programs, out.stride(0),
+        EACH=COLLECTED_TOKENS, TOKENS=rows, BLOCK=columns, num_warps=4 if rows == 1 else 8, **early(out),
     )  # fmt: skip
 
 
@@ -202,6 +225,7 @@ def looks_in(mailbox: Mailbox, wait_s: float) -> int:
     mailbox.words[DONE] = FAILED - 1  # the answer to no message
     for _ in range(2):  # the first one compiles
         mailbox.words[POISON] = 0
+        mailbox.sent.zero_()
         took_s = _seconds(lambda: collect(mailbox, out, some, 1.0, looks), out.device.type)
     mailbox.words[DONE] = mailbox.words[POISON] = 0
     return max(1, int(wait_s / took_s * looks))
