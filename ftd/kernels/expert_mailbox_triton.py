@@ -173,7 +173,7 @@ def _collect(
         return
     word = words.to(tl.pointer_type(tl.int32))
     number, poison = tl.load(sent), tl.load(sent + 1)
-    # An atomic looks once, a plain load once for each warp.
+    # An addition of nothing is compiled to a load of one thread, a load would be one of each warp.
     done = tl.atomic_add(word + _DONE, 0, sem="acquire", scope="sys")
     looks = number * 0
     while (done != number) & (done != _FAILED) & (poison == 0) & (looks < max_looks):
