@@ -10,7 +10,7 @@ With S the state before a chunk, G the logarithm of what a token's chunk has kep
 ``prepare`` finds T and what does not depend on S, all chunks at once; ``walk`` goes from chunk to chunk with
 S in registers. Chunks begin at multiples of CHUNK of a sequence's positions, wherever a step begins: steps
 that end there give the same bits as one long step. T is found by halves, [[T1, 0], [-T2 L T1, T2]], which
-cancels nothing however much alike the keys are. Products are of f32, in parts of bf16 on tensor cores. G
+cancels nothing however much alike the keys are. Products are of f32, in three parts each on tensor cores. G
 is a sum in f64: it reaches hundreds where much is forgotten, and of its differences those near 0 count.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
@@ -33,11 +33,12 @@ MANY_TOKENS = 17
 MIN_SEQUENCES = 16
 # Columns of the state that a program of the walk holds: 32 heads of 128 are 256 programs.
 BLOCK_VALUES = 16
-PREPARE_WARPS, WALK_WARPS, PREPARE_STAGES, WALK_STAGES = 4, 4, 1, 2
+PREPARE_WARPS, WALK_WARPS, PREPARE_STAGES = 4, 4, 1
 # Key channels that a product of the walk takes at once: three parts of more do not fit registers.
 BLOCK_KEYS = 64
-# Each factor as the sum of three bf16, six products of them: as good as f32's, on tensor cores.
-DOT = "bf16x6"
+# Three products of tf32: within 5e-7 of the largest result on an H200. Six of bf16 (bf16x6) should be closer,
+# but Triton 3.6 makes wrong code of them there: results off by their own size, illegal addresses.
+DOT = "tf32x3"
 
 
 @triton.jit
@@ -68,32 +69,10 @@ def inverse(lower, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DOT: tl.constexpr)
 
 
 @triton.jit
-def parts_of(x):
-    """Return three bf16 whose sum is ``x``, f32."""
-    first = x.to(tl.bfloat16)
-    rest = x - first.to(tl.float32)
-    second = rest.to(tl.bfloat16)
-    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
-
-
-@triton.jit
-def product(x, y, sums, DOT: tl.constexpr):
-    """Return x y + sums, f32: a factor that is bf16 needs no parts, so three products are six's worth."""
-    if x.dtype == y.dtype:
-        sums = tl.dot(x, y, sums, input_precision=DOT)
-    elif x.dtype == tl.bfloat16:
-        first, second, third = parts_of(y)
-        sums = tl.dot(x, first, tl.dot(x, second, tl.dot(x, third, sums)))
-    else:
-        first, second, third = parts_of(x)
-        sums = tl.dot(first, y, tl.dot(second, y, tl.dot(third, y, sums)))
-    return sums
-
-
-@triton.jit
-def load_rows(place, column, width, inside):
-    """Return columns ``column`` of a chunk's rows [CHUNK, columns] as they are."""
-    return tl.load(place + column[None, :], mask=inside[:, None] & (column < width)[None, :], other=0.0)
+def scaled_rows(place, key, Ck, inside, factors):
+    """Return columns ``key`` of a chunk's rows [CHUNK, keys] in f32, each row times its factor."""
+    x = tl.load(place + key[None, :], mask=inside[:, None] & (key < Ck)[None, :], other=0.0)
+    return x.to(tl.float32) * factors[:, None]
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -147,8 +126,9 @@ def _prepare(
     k_square, q_square = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
     for part in range(KEYS // PART):
         key = part * PART + tl.arange(0, PART)
-        k = load_rows(place + (Hk + key_head) * Ck, key, Ck, inside)
-        q = load_rows(place + key_head * Ck, key, Ck, inside)
+        known = inside[:, None] & (key < Ck)[None, :]
+        k = tl.load(place + (Hk + key_head) * Ck + key[None, :], mask=known, other=0.0)
+        q = tl.load(place + key_head * Ck + key[None, :], mask=known, other=0.0)
         alike = tl.dot(k, tl.trans(k), alike, input_precision=DOT)
         score = tl.dot(q, tl.trans(k), score, input_precision=DOT)
         k, q = k.to(tl.float32), q.to(tl.float32)
@@ -165,17 +145,17 @@ def _prepare(
     tl.store(factors, q_factor * since_start)
     tl.store(factors + CHUNK, tl.where(inside, k_factor * until_end, 0.0))
     tl.store(factors + 2 * CHUNK, tl.zeros([CHUNK], tl.float32) + tl.exp(end.to(tl.float32)))
-    weighted = solved * (rate * since_start * k_factor)[None, :]
+    weights = rate * since_start * k_factor
     for part in range(KEYS // PART):
         key = part * PART + tl.arange(0, PART)
-        k = load_rows(place + (Hk + key_head) * Ck, key, Ck, inside)
+        k = scaled_rows(place + (Hk + key_head) * Ck, key, Ck, inside, weights)
         target = keys_out + cell * CHUNK * KEYS + row[:, None] * KEYS + key[None, :]
-        tl.store(target, product(weighted, k, tl.zeros([CHUNK, PART], tl.float32), DOT))
-    weighted = solved * rate[None, :]
+        tl.store(target, tl.dot(solved, k, input_precision=DOT))
     for block in range(BLOCKS):
         value = block * VALUES + tl.arange(0, VALUES)
-        v = load_rows(place + 2 * Hk * Ck + head * Cv, value, Cv, inside)
-        corrections = product(weighted, v, tl.zeros([CHUNK, VALUES], tl.float32), DOT)
+        at = place + 2 * Hk * Ck + head * Cv + value[None, :]
+        v = tl.load(at, mask=inside[:, None] & (value < Cv)[None, :], other=0.0).to(tl.float32)
+        corrections = tl.dot(solved, rate[:, None] * v, input_precision=DOT)
         target = values_out + cell * CHUNK * BLOCKS * VALUES + row[:, None] * (BLOCKS * VALUES)
         tl.store(target + value[None, :], corrections)
 
@@ -234,22 +214,21 @@ def _walk(
         kept = tl.load(factors_in + cell * 3 * CHUNK + 2 * CHUNK)
         corrections = tl.load(values_in + cell * CHUNK * WIDTH + row[:, None] * WIDTH + value[None, :])
         corrections -= tl.dot(tl.load(keys), low, input_precision=DOT)
-        q = load_rows(place, key, Ck, inside)
-        result = product(q, low, tl.zeros([CHUNK, VALUES], tl.float32), DOT)
+        q = scaled_rows(place, key, Ck, inside, q_factor)
+        result = tl.dot(q, low, input_precision=DOT)
         if PART < KEYS:
             corrections -= tl.dot(tl.load(keys + PART), high, input_precision=DOT)
-            q = load_rows(place, PART + key, Ck, inside)
-            result = product(q, high, result, DOT)
+            q = scaled_rows(place, PART + key, Ck, inside, q_factor)
+            result = tl.dot(q, high, result, input_precision=DOT)
         score = tl.load(scores_in + cell * CHUNK * CHUNK + row[:, None] * CHUNK + row[None, :])
-        result = tl.dot(score, corrections, result * q_factor[:, None], input_precision=DOT)
+        result = tl.dot(score, corrections, result, input_precision=DOT)
         target = out + token[:, None] * out_stride + head * Cv + value[None, :]
         tl.store(target, result, mask=inside[:, None] & (value < Cv)[None, :])
-        corrections *= k_factor[:, None]
-        k = load_rows(place + Hk * Ck, key, Ck, inside)
-        low = product(tl.trans(k), corrections, low * kept, DOT)
+        k = scaled_rows(place + Hk * Ck, key, Ck, inside, k_factor)
+        low = tl.dot(tl.trans(k), corrections, low * kept, input_precision=DOT)
         if PART < KEYS:
-            k = load_rows(place + Hk * Ck, PART + key, Ck, inside)
-            high = product(tl.trans(k), corrections, high * kept, DOT)
+            k = scaled_rows(place + Hk * Ck, PART + key, Ck, inside, k_factor)
+            high = tl.dot(tl.trans(k), corrections, high * kept, input_precision=DOT)
     # ---- store
     tl.store(kept_at, low, mask=in_low)
     if PART < KEYS:
@@ -343,5 +322,5 @@ def chunked(
         qkv, *rooms, state, q_start, positions, state_index, kv_len, out,
         sequences, key_heads, heads, key_channels, value_channels, qkv.stride(0), out.stride(0),
         PART=keys if keys <= BLOCK_KEYS else keys // 2, WIDTH=width, **shared,
-        num_warps=WALK_WARPS, num_stages=WALK_STAGES,
+        num_warps=WALK_WARPS, num_stages=2 if keys <= 2 * BLOCK_KEYS else 1,
     )  # fmt: skip
