@@ -34,6 +34,21 @@ def test_what_makes_no_difference_changes_nothing() -> None:
     assert moved == [0] * 8
 
 
+def test_where_nothing_is_gained_trials_end_with_the_first_pair_lost() -> None:
+    steps = [np.argmax([shift != 0 for shift in _shifts(1.1)]), sum(shift != 0 for shift in _shifts(1.1))]
+    assert steps == [WINDOW_STEPS + SETTLE_STEPS - 1, 2 * (WINDOW_STEPS + SETTLE_STEPS)]
+
+
+def _shifts(time: float) -> list[int]:
+    """The shift in force after each step, if all others take ``time`` times as long as none."""
+    tuner, shifts = Tuner(), list[int]()
+    for _ in range(MAX_STEPS):
+        tuner.observe(round(1e6 * (time if tuner.shift else 1.0)))
+        shifts.append(tuner.shift)
+    assert tuner.has_ended and tuner.best == 0 and tuner.num_trials == 2
+    return shifts
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7), st.integers(0, 1 << 20))
 def test_it_turns_at_most_once_and_ends(times: list[float], seed: int) -> None:
