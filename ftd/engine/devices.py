@@ -229,6 +229,7 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
             policy="decayed" if policy == "ftd" else "lru",
             whole_layers=policy in ("paper", "serial"),
             overlaps=policy != "serial",
+            staged_layers=needs.staged_layers,
         )
         return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device, kept)
 

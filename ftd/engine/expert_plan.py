@@ -18,11 +18,20 @@ POLICIES = ("ftd", "lru", "paper", "serial")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertNeeds:
-    """What a model's experts take: L layers with E experts each, records of S bytes."""
+    """What a model's experts take: L layers with E experts each, records of S bytes.
+
+    staged_layers: whole layers that prompts stage on a card, 2 or, where memory is short, 1.
+    """
 
     num_layers: int
     num_experts: int
     record_bytes: int
+    staged_layers: int = 2
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the layers that are staged."""
+        return self.staged_layers * self.num_experts * self.record_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -74,15 +83,16 @@ def all_fit(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> bool:
 def num_slots(needs: ExpertNeeds, free_bytes: int, part: float = 0.0) -> int:
     """Return how many slots ``free_bytes`` hold beside those that are staged, no more than there are experts.
 
-    part: of all experts, at most so many; 0: as many as fit. Raises OutOfMemory if two layers do not fit,
-    which a prefill stages.
+    part: of all experts, at most so many; 0: as many as fit. Raises OutOfMemory if the layers do not fit
+    that a prefill stages.
     """
-    staged = 2 * needs.num_experts
+    staged = needs.staged_layers * needs.num_experts
     places = max(free_bytes, 0) // needs.record_bytes
     if places < staged:
-        wanted, free = format_bytes(staged * needs.record_bytes), format_bytes(max(free_bytes, 0))
+        layers = "two layers of them need" if needs.staged_layers > 1 else "a layer of them needs"
+        wanted, free = format_bytes(needs.staged_bytes), format_bytes(max(free_bytes, 0))
         raise OutOfMemory(
-            f"not enough device memory for experts: two layers of them need {wanted}, {free} is left",
+            f"not enough device memory for experts: {layers} {wanted}, {free} is left",
             "raise FTD_GPU_MEMORY, lower num_ctx or FTD_NUM_PARALLEL, or set FTD_DEVICE=cpu",
         )
     most = int((part or 1.0) * needs.num_layers * needs.num_experts)

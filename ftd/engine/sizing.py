@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ftd import log
@@ -36,8 +36,8 @@ class Sizes:
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of the slots for two whole layers, which the plan counts as overhead."""
-        return 0 if self.experts is None else _staged_bytes(self.experts)
+        """Bytes of the slots for whole layers, which the plan counts as overhead."""
+        return 0 if self.experts is None else self.experts.staged_bytes
 
     @property
     def slot_bytes(self) -> int:
@@ -94,13 +94,23 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
     if model.has_all_experts:
         raise OutOfMemory("not enough device memory to keep all experts there", "load the model again")
     _check_host(load, needs.num_bytes)
-    made = make(staged_bytes=_staged_bytes(needs))
+    try:
+        return _with_slots(load, device, needs, available, make)
+    except OutOfMemory:
+        return _with_slots(load, device, replace(needs, staged_layers=1), available, make)
+
+
+def _with_slots(
+    load: Load, device: Device, needs: ExpertNeeds, available: int, make: Callable[..., Plan]
+) -> Sizes:
+    """Decide how much of a card becomes slots for experts. Raises OutOfMemory."""
+    made = make(staged_bytes=needs.staged_bytes)
     # More windows than one are worth no more than slots
     window_bytes = made.max_pages_per_sequence * made.kv_bytes // made.num_pages
     most_kv = max(window_bytes, (available - made.total_bytes + made.kv_bytes) // 2)
     if made.kv_bytes > most_kv and not load.kv_bytes:
         make = partial(make, kv_bytes=most_kv)
-        made = make(staged_bytes=_staged_bytes(needs))
+        made = make(staged_bytes=needs.staged_bytes)
     sizes = Sizes(made, needs, _num_slots(load, needs, available, made))
     if device.name != "cuda" or load.prefill_chunk_tokens:
         return sizes
@@ -108,7 +118,7 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
     chunk = plan.streaming_chunk_tokens(needs.num_bytes - sizes.num_slots * needs.record_bytes)
     while chunk > made.prefill_chunk_tokens:
         with contextlib.suppress(OutOfMemory):
-            longer = make(staged_bytes=_staged_bytes(needs), chunk_tokens=chunk)
+            longer = make(staged_bytes=needs.staged_bytes, chunk_tokens=chunk)
             fewer = _num_slots(load, needs, available, longer)
             if longer.num_pages == made.num_pages and fewer >= (1 - MOST_SLOTS_FOR_CHUNKS) * sizes.num_slots:
                 return Sizes(longer, needs, fewer)
@@ -118,9 +128,7 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
 
 def _num_slots(load: Load, needs: ExpertNeeds, available: int, made: Plan) -> int:
     """Return how many slots there are beside a plan that has the staged ones."""
-    return expert_plan.num_slots(
-        needs, available - made.total_bytes + _staged_bytes(needs), load.expert_slots
-    )
+    return expert_plan.num_slots(needs, available - made.total_bytes + needs.staged_bytes, load.expert_slots)
 
 
 def _plan(
@@ -164,10 +172,6 @@ def _plan(
         or plan.DEFAULT_CHUNK_TOKENS,
         whole_prompts=config.is_encoder,
     )
-
-
-def _staged_bytes(needs: ExpertNeeds) -> int:
-    return 2 * needs.num_experts * needs.record_bytes
 
 
 def _check_host(load: Load, num_bytes: int) -> None:

@@ -13,8 +13,8 @@ class PoolConfig:
 
     num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
     of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
-    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy
-    all. overlaps: copies run beside what computes.
+    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies
+    run beside what computes. staged_layers: 2, or 1 where the copy of a layer waits for the one before it.
     """
 
     num_layers: int
@@ -26,11 +26,12 @@ class PoolConfig:
     policy: str = "decayed"
     whole_layers: bool = False
     overlaps: bool = True
+    staged_layers: int = 2
 
     @property
     def num_staged(self) -> int:
-        """Slots for two whole layers."""
-        return 2 * self.num_experts
+        """Slots for whole layers beside the R that keep experts."""
+        return self.staged_layers * self.num_experts
 
     @property
     def num_places(self) -> int:

@@ -1,6 +1,7 @@
 """Slots for experts on a card that holds fewer of them than the model has; the banks stay in host memory.
 
-    slots   [R + 2E, S] u8     R resident, of all layers │ 2E staged: nothing in them outlives a step
+    slots   [R + 2E, S] u8     R resident, of all layers │ 2E staged: nothing in them outlives a step (E where
+                               memory is short)
 
 A decode step asks ``residency_triton`` where each routed expert is. Of the missing ones some are fetched by a
 kernel that reads pinned host memory, others run on the processor in place, while the experts that are there
@@ -109,7 +110,7 @@ class ExpertPool:
         ]
         self._staged_bases = [
             torch.full_like(self._bases, self._slots[self._first_staged(half)].data_ptr())
-            for half in range(2)
+            for half in range(config.staged_layers)
         ]
         self.formats: set[str] = set()
 
@@ -251,10 +252,10 @@ class ExpertPool:
         return DeviceBank(layer, matrices, torch.where(resident >= 0, resident, staged))
 
     def begin_layers(self) -> None:
-        """Learn which experts are in slots and begin to stage the first two layers. Waits for the device."""
+        """Learn which experts are in slots and begin to stage the first layers. Waits for the device."""
         self._held = self.state.slot_of.cpu().numpy()
         self._staged.clear()
-        for row in range(2):
+        for row in range(self.config.staged_layers):
             self._stage(row)
 
     def await_layer(self, row: int) -> None:
@@ -264,8 +265,8 @@ class ExpertPool:
             torch.cuda.current_stream().wait_event(event)
 
     def leave_layer(self, row: int) -> None:
-        """Begin to stage the layer after the next one where this one, which has been launched, lies."""
-        self._stage(row + 2)
+        """Begin to stage the next layer that lies where this one does, which has been launched."""
+        self._stage(row + self.config.staged_layers)
 
     def seed(self, row: int, ids: torch.Tensor) -> None:
         """Let staged experts of a layer that has been computed move to slots that are colder than they are.
@@ -279,7 +280,7 @@ class ExpertPool:
         placement = self._placement(SEED_TOKENS, row)
         for state, rows in zip(self._seeding, torch.split(ids[-last:], SEED_TOKENS), strict=True):
             access(state, rows, first, placement, config.policy, 0, first + config.num_experts)
-        bases = self._staged_bases[row % 2]
+        bases = self._staged_bases[row % config.staged_layers]
         fill(placement.fetch, placement.counts, bases, self._slots, config.num_experts, config.record_bytes)
 
     def counters(self) -> dict[str, int]:
@@ -345,7 +346,7 @@ class ExpertPool:
 
     def _first_staged(self, row: int) -> int:
         config = self.config
-        return config.num_slots + row % 2 * config.num_experts
+        return config.num_slots + row % config.staged_layers * config.num_experts
 
     def _stage(self, row: int) -> None:
         """Copy the experts of a layer that are in no slot, after what the current stream has launched."""

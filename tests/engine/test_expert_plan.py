@@ -1,5 +1,7 @@
 """How many experts lie on a card: worked examples and the bounds that hold for all sizes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,10 @@ def test_two_layers_are_staged_and_the_rest_keeps_experts() -> None:
 def test_a_card_without_room_for_two_layers_is_refused_with_numbers() -> None:
     with pytest.raises(OutOfMemory, match="need 65 KB, 61 KB is left"):
         num_slots(NEEDS, 15 * 4096)
+    one = replace(NEEDS, staged_layers=1)
+    assert num_slots(one, 15 * 4096) == 7
+    with pytest.raises(OutOfMemory, match="a layer of them needs 32 KB, 28 KB is left"):
+        num_slots(one, 7 * 4096)
 
 
 @given(st.integers(1, 64), st.integers(1, 256), st.integers(1, 64), st.integers(0, 1 << 26))

@@ -70,6 +70,20 @@ def test_longer_chunks_do_not_cost_many_slots(gigabytes: float) -> None:
     assert short.num_slots >= found.num_slots >= 0.9 * short.num_slots
 
 
+def test_one_layer_is_staged_where_two_do_not_fit() -> None:
+    two = sizes_of_30b(12, prefill_chunk_tokens=512)
+    assert two.experts is not None and two.experts.staged_layers == 2
+    layer_bytes = two.experts.staged_bytes // 2
+    # What the plan and one layer and a half need
+    total = two.plan.total_bytes - layer_bytes // 2
+    one = sizes_of_30b(total / 1e9, prefill_chunk_tokens=512)
+    assert one.experts is not None and one.experts.staged_layers == 1
+    assert 0 < one.num_slots * one.experts.record_bytes <= layer_bytes // 2
+    assert one.plan.total_bytes + one.num_slots * one.experts.record_bytes <= total
+    with pytest.raises(OutOfMemory):
+        sizes_of_30b((total - layer_bytes) / 1e9, prefill_chunk_tokens=512)
+
+
 def model_of(architecture: str, folder: Path) -> tuple[Load, sizing.Model]:
     """Return a tiny model as files, and the message that loads it."""
     load = write_ftw(tiny.make(architecture), folder)

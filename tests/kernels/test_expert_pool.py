@@ -25,7 +25,12 @@ def oracle() -> tiny.Tiny:
 
 
 def build(
-    oracle: tiny.Tiny, num_slots: int, policy: str, share: float = 1.0, threads: Pool | None = None
+    oracle: tiny.Tiny,
+    num_slots: int,
+    policy: str,
+    share: float = 1.0,
+    threads: Pool | None = None,
+    staged_layers: int = 2,
 ) -> tuple[Model, ExpertPool]:
     """Build the model with a pool that fetches a ``share`` of misses and runs the others on ``threads``."""
     place = devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
@@ -38,6 +43,7 @@ def build(
         quota=tuple(round(share * misses) for misses in range(records.shape[0] + 1)),
         weights=Clock(32).weights,
         policy=policy,
+        staged_layers=staged_layers,
     )
     device = "cpu" if place.name == "interpreter" else "cuda"
     pool = ExpertPool(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
@@ -67,6 +73,15 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     if num_slots == 16:
         assert counters["hits"] == counters["uses"]
     pool.close()
+
+
+def test_one_staged_layer_gives_what_two_give(oracle: tiny.Tiny) -> None:
+    found = []
+    for staged_layers in (2, 1):
+        model, pool = build(oracle, 5, "decayed", staged_layers=staged_layers)
+        found.append(run(model, [(0, PROMPT[:12], 0)]))
+        pool.close()
+    np.testing.assert_array_equal(*found)
 
 
 def test_experts_of_a_long_step_compute_in_parts(oracle: tiny.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
