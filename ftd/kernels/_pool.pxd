@@ -31,7 +31,7 @@ cdef extern from "op.h" namespace "ftd" nogil:
 
 cdef extern from "pool.h" namespace "ftd" nogil:
     cdef cppclass ThreadPool "ftd::ThreadPool":
-        ThreadPool(int32_t, const vector[int]&) except +
+        ThreadPool(int32_t, int32_t, const vector[int]&) except +
         void run(const Op*, int32_t, const Step*)
 
 cdef class Pool:

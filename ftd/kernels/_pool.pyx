@@ -36,6 +36,9 @@ cdef class Pool:
     """Worker threads that run programs of ops; one program at a time, later callers wait.
 
     num_threads   threads including the caller, 1 to 32; 0 means one for each usable core
+
+    Work is divided by num_threads, but no more threads are started than can run at once: the others would take
+    turns on the same cores and every op would wait for them.
     """
 
     def __cinit__(self, num_threads: int = 0):
@@ -45,7 +48,7 @@ cdef class Pool:
             raise InvalidOption(f"number of threads must lie in 1 to {MAX_THREADS}, got {num_threads}")
         cdef vector[int] allowed = cores
         self.num_threads = wanted
-        self.threads = new ThreadPool(self.num_threads, allowed)
+        self.threads = new ThreadPool(self.num_threads, min(wanted, cpu.most_threads()), allowed)
 
     def __dealloc__(self):
         if self.threads != NULL:

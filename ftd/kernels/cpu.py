@@ -130,6 +130,11 @@ def usable_cores() -> list[int]:
     return cores
 
 
+def most_threads() -> int:
+    """Return how many threads can run at once: as many as logical cores are allowed, within quota."""
+    return max(1, int(min(len(os.sched_getaffinity(0)), quota_cores())))
+
+
 def describe() -> str:
     """Return one line for the start-up log: processor, cores, level."""
     name = _cpuinfo("model name") or "unknown processor"

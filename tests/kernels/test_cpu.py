@@ -116,3 +116,14 @@ def test_a_system_without_cgroups_has_no_quota(tmp_path: Path) -> None:
 
 def test_this_machine_describes_itself() -> None:
     assert f"{len(cpu.usable_cores())} cores, {cpu.isa()}" in cpu.describe()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "quota", "most"), [(4, float("inf"), 4), (4, 2.5, 2), (4, 0.5, 1), (1, 8.0, 1)]
+)
+def test_no_more_threads_run_at_once_than_cores_and_quota_allow(
+    allowed: int, quota: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _: set(range(allowed)))
+    monkeypatch.setattr(cpu, "quota_cores", lambda: quota)
+    assert cpu.most_threads() == most

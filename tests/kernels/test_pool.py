@@ -51,6 +51,13 @@ def test_a_pool_that_is_dropped_ends_its_threads() -> None:
     assert threading_count() == before
 
 
+def test_no_more_threads_are_started_than_can_run_at_once() -> None:
+    before = threading_count()
+    with Pool(32) as pool:
+        assert pool.num_threads == 32
+        assert threading_count() - before <= cpu.most_threads() - 1
+
+
 def threading_count() -> int:
     """Return the threads of this process as the system counts them."""
     with open("/proc/self/status", encoding="ascii") as status:

@@ -85,8 +85,9 @@ class ThreadPool {
 public:
     static constexpr int32_t MAX_THREADS = 32;  // one claim bit a part in the low half of a ticket's word
 
-    // Starts num_threads - 1 workers; worker i is pinned to cores[i] when there are that many cores.
-    ThreadPool(int32_t num_threads, const std::vector<int>& cores) : num_threads_(num_threads) {
+    // Starts num_threads - 1 workers for programs of num_parts parts; worker i is pinned to cores[i] when there are that
+    // many cores.
+    ThreadPool(int32_t num_parts, int32_t num_threads, const std::vector<int>& cores) : num_parts_(num_parts) {
         const bool pinned = static_cast<size_t>(num_threads) <= cores.size();
         spin_ns_ = pinned ? 200000 : 8000;
         for (int32_t thread = 1; thread < num_threads; ++thread)
@@ -107,7 +108,8 @@ public:
     void run(const Op* ops, int32_t num_ops, const Step* step) noexcept {
         const std::lock_guard<std::mutex> guard(caller_);
         if (workers_.empty()) {
-            for (int32_t i = 0; i < num_ops; ++i) ops[i].run(ops[i].args, step, 0, 1);
+            for (int32_t i = 0; i < num_ops; ++i)
+                for (int32_t part = 0; part < num_parts_; ++part) ops[i].run(ops[i].args, step, part, num_parts_);
             return;
         }
         const uint32_t run_id = epoch_.load(std::memory_order_relaxed) + 1;
@@ -155,7 +157,7 @@ private:
         const Op* ops = ops_.load();
         const int32_t num_ops = num_ops_.load();
         const Step* step = step_.load();
-        const int32_t parts = num_threads_;
+        const int32_t parts = num_parts_;
         for (int32_t i = 0; i < num_ops; ++i) {
             // A stale thread reads tickets that exist but are tagged with a newer run: it claims nothing and leaves.
             Ticket& ticket = tickets[i];
@@ -190,7 +192,7 @@ private:
 
     static constexpr int64_t BUSY_YIELD_NS = 500000;
 
-    const int32_t num_threads_;
+    const int32_t num_parts_;
     std::mutex caller_;
     int64_t spin_ns_ = 0;  // before yielding: long enough to bridge the pause between two decode steps
     int32_t capacity_ = 0;
