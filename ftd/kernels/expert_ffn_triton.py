@@ -39,14 +39,14 @@ class Launch(NamedTuple):
 # By card, then by kernel, tokens and bits of a code: "token" is a single token, "one" the same where formats
 # differ or need tensor cores, "few" up to 16.
 LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
-    # Measured on an H200 with scripts/bench-gpu-experts --sweep
+    # Measured on an H200 with scripts/bench-gpu-experts --sweep, but for "token"
     "default": {
-        ("gate_up", "token", 16): Launch(4, 1, 512, 4, 1),
-        ("gate_up", "token", 8): Launch(4, 1, 1024, 4, 1),
-        ("gate_up", "token", 4): Launch(4, 1, 2048, 4, 1),
-        ("down", "token", 16): Launch(8, 1, 256, 4, 1),
-        ("down", "token", 8): Launch(8, 1, 256, 4, 1),
-        ("down", "token", 4): Launch(8, 1, 256, 4, 1),
+        ("gate_up", "token", 16): Launch(2, 1, 2048, 4, 1),
+        ("gate_up", "token", 8): Launch(2, 1, 512, 1, 1),
+        ("gate_up", "token", 4): Launch(2, 1, 1024, 1, 1),
+        ("down", "token", 16): Launch(4, 1, 256, 4, 1),
+        ("down", "token", 8): Launch(1, 1, 256, 1, 1),
+        ("down", "token", 4): Launch(2, 1, 256, 1, 1),
         ("gate_up", "one", 16): Launch(32, 16, 128, 2, 3),
         ("gate_up", "one", 8): Launch(32, 16, 256, 2, 3),
         ("gate_up", "one", 4): Launch(32, 16, 256, 2, 3),
@@ -62,7 +62,7 @@ LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
         ("gate_up", "many", 16): Launch(128, 128, 64, 8, 4),
         ("gate_up", "many", 8): Launch(64, 64, 64, 4, 3),
         ("gate_up", "many", 4): Launch(64, 64, 64, 4, 3),
-        ("down", "many", 16): Launch(128, 64, 64, 4, 3),
+        ("down", "many", 16): Launch(128, 128, 64, 8, 4),
         ("down", "many", 8): Launch(128, 64, 64, 4, 3),
         ("down", "many", 4): Launch(128, 64, 64, 4, 3),
     },
@@ -73,8 +73,6 @@ EXACT_LAUNCH = Launch(32, 16, 32, 4, 2)
 INTERPRETED_LAUNCH = Launch(64, 16, 64, 4, 1)
 INTERPRETED_TOKEN_LAUNCH = Launch(16, 1, 64, 4, 1)
 COMBINE_COLUMNS = 1024
-# Whether down of a single token asks the L2 for its weights before gate and up have ended.
-FETCH_DOWN = True
 
 
 def _is_interpreted(tensor: torch.Tensor) -> bool:
@@ -197,7 +195,8 @@ def _bias(bank: DeviceBank, role: str, first: int = 0) -> tuple[torch.Tensor | N
 
 def _run_gate_up(
     step: _Step, x: torch.Tensor, h: torch.Tensor, activation: str, limit: float, uses: torch.Tensor | None
-) -> None:
+) -> int:
+    """Launch gate, up and activation; return the tokens of the blocks that pairs are grouped in."""
     bank = step.bank
     if "gate_up" in bank.matrices:
         gate = up = _weight(bank.matrices["gate_up"])
@@ -218,7 +217,7 @@ def _run_gate_up(
             USES=uses is not None, BN=launch.bn, BK=launch.bk, EVEN=step.width % launch.bk == 0,
             STAGES=launch.stages, num_warps=launch.warps, **step.early,
         )  # fmt: skip
-        return
+        return launch.bt
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
     if step.is_grouped:
         group_pairs(step.ids, groups, launch.bt, uses)
@@ -236,22 +235,25 @@ def _run_gate_up(
         DTYPE=step.dtype, BN=launch.bn, BT=launch.bt, BK=launch.bk, EVEN=step.width % launch.bk == 0,
         num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
     )  # fmt: skip
+    return launch.bt
 
 
-def _run_down(step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale: float) -> None:
+def _run_down(
+    step: _Step, h: torch.Tensor, out: torch.Tensor, add: bool, scale: float, block_tokens: int
+) -> None:
     bank = step.bank
     down = _weight(bank.matrices["down"])
     bias, bias_slot = _bias(bank, "down")
     launch = step.launch("down", down)
+    if step.is_grouped:
+        launch = launch._replace(bt=block_tokens)
     chosen = step.ids.shape[1]
     if step.is_token(down):
-        codes = bank.matrices["down"].planes[0]
         down_token_kernel[(triton.cdiv(step.width, launch.bn),)](
             h, down.planes, bias, bank.slot_of, step.ids, step.weights, out,
             chosen, step.width, step.inner, float(scale), h.stride(0), down.strides, down.slots, bias_slot,
             FORMAT=down.format, PLANES=len(down.planes), CHOICES=triton.next_power_of_2(chosen),
             BIAS=bias is not None, ADD=add,
-            FETCHED=codes.shape[2] * codes.element_size() if FETCH_DOWN else 0,
             BN=launch.bn, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
             STAGES=launch.stages, num_warps=launch.warps, **step.early,
         )  # fmt: skip
@@ -323,6 +325,6 @@ def expert_ffn(
         return out
     step = _Step(ids, weights, bank, workspace, is_exact, width, inner)
     h = workspace.rows(workspace.inner, step.num_pairs, inner, step.item)
-    _run_gate_up(step, x, h, activation, float(limit), uses)
-    _run_down(step, h, out, add, add_scale)
+    block_tokens = _run_gate_up(step, x, h, activation, float(limit), uses)
+    _run_down(step, h, out, add, add_scale, block_tokens)
     return out

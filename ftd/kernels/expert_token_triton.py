@@ -3,8 +3,8 @@
     gate_up   program (rows, choice)   h of some rows of one expert
     down      program (rows)           out of some rows: all chosen experts at once, so nobody adds later
 
-EARLY: as in ``expert_products_triton``. Down knows its experts before gate and up have ended, and asks the L2
-for its weights meanwhile.
+EARLY: as in ``expert_products_triton``; down finds its experts before gate and up have ended. Codes are read by
+programs of one warp: there words, scales and floats move between threads without waiting for other warps.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -24,17 +24,6 @@ def chosen_planes(gate, up, gate_slots, up_slots, slot, is_up, NUM: tl.constexpr
         one = tl.where(is_up, up[i] + slot * up_slots[i], gate[i] + slot * gate_slots[i])
         placed = placed + (one,)  # type: ignore[assignment]  # noqa: RUF005
     return placed
-
-
-@triton.jit
-def fetch_rows(starts, BYTES: tl.constexpr):
-    """Ask the L2 for BYTES bytes from each of ``starts`` [rows, 1] on, and do not wait."""
-    LINES: tl.constexpr = (BYTES + 127) // 128
-    for i in tl.static_range(LINES):
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [starts.to(tl.int64) + i * 128],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
 
 
 @triton.jit
@@ -101,10 +90,10 @@ def down_token_kernel(
     h_stride, strides, slots, bias_slot,
     # meta
     FORMAT: tl.constexpr, PLANES: tl.constexpr, CHOICES: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
-    FETCHED: tl.constexpr, EARLY: tl.constexpr,
+    EARLY: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out = the weighted sum of what the experts' down gives, BN rows. FETCHED: bytes of a row to ask for."""
+    """out = the weighted sum of what the experts' down gives, BN rows."""
     # ---- program ids
     tile = tl.program_id(0)
     row = tl.minimum(tile * BN + tl.arange(0, CHOICES * BN) % BN, D - 1)
@@ -119,8 +108,6 @@ def down_token_kernel(
     row_slot = for_rows(slot, CHOICES, BN)
     planes = in_slot(down, slots, row_slot[:, None], PLANES)
     if EARLY:
-        if FETCHED > 0:
-            fetch_rows(planes[0] + row.to(tl.int64)[:, None] * strides[0], FETCHED)
         gdc_wait()
         gdc_launch_dependents()
     # ---- loop

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.quant import FORMATS
-from ftd.kernels.weight_tile_triton import half_scales, load_items, spread
+from ftd.kernels.weight_tile_triton import exponent_scale, float8, load_items
 
 ROW_FORMATS: frozenset[str] = frozenset(FORMATS) - {"fp8_b128"}
 
@@ -71,17 +71,56 @@ def add_high_bits(part, bits, a, b, c, d, HIGH: tl.constexpr, TWO: tl.constexpr)
 
 
 @triton.jit
-def load_four(x, starts, K, EVEN: tl.constexpr, W: tl.constexpr):
-    """Return x at four columns from each of ``starts`` [W], each [1 or BN, W] f32."""
-    columns = (starts[:, None] + tl.arange(0, 4)[None, :])[None, :, :]
-    if EVEN:
-        values = tl.load(x[:, :, None] + columns)
+def load_four(x, starts, inside, EVEN: tl.constexpr):
+    """Return x at four columns from each of ``starts`` [W] on, each [1 or BN, W] f32; zeros if not inside."""
+    if x.dtype.element_ty == tl.bfloat16:
+        # Four of them are one number of 64 bits
+        fours = x.to(tl.pointer_type(tl.int64)) + (starts // 4)[None, :]
+        values = tl.load(fours) if EVEN else tl.load(fours, mask=inside[None, :], other=0)
+        low, high = values.to(tl.int32), (values >> 32).to(tl.int32)
+        first = (low << 16).to(tl.float32, bitcast=True)
+        second = (low & -0x10000).to(tl.float32, bitcast=True)
+        third = (high << 16).to(tl.float32, bitcast=True)
+        fourth = (high & -0x10000).to(tl.float32, bitcast=True)
     else:
-        values = tl.load(x[:, :, None] + columns, mask=columns < K, other=0.0)
-    even, odd = tl.split(tl.reshape(values.to(tl.float32), (x.shape[0], W, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
+        at = x + starts[None, :]
+        first = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
+        second = tl.load(at + 1, mask=inside[None, :], other=0.0).to(tl.float32)
+        third = tl.load(at + 2, mask=inside[None, :], other=0.0).to(tl.float32)
+        fourth = tl.load(at + 3, mask=inside[None, :], other=0.0).to(tl.float32)
     return first, second, third, fourth
+
+
+@triton.jit
+def word_scales(planes, strides, rows, block, inside, FORMAT: tl.constexpr, EVEN: tl.constexpr):
+    """Return the factors of both nibbles' values and the summand (or some factor), [BN, W] f32 each."""
+    if FORMAT == "mxfp4":
+        low = exponent_scale(load_items(planes[1], strides[1], rows, block, inside, EVEN), False)
+        high, least = low, low
+    elif FORMAT == "nvfp4":
+        factor = tl.load(planes[2])
+        low = float8(load_items(planes[1], strides[1], rows, block * 2, inside, EVEN)) * factor
+        high = float8(load_items(planes[1], strides[1], rows, block * 2 + 1, inside, EVEN)) * factor
+        least = low
+    elif FORMAT == "q6_k":
+        d = load_items(planes[3], strides[3], rows, block // 8, inside, EVEN).to(tl.float32)
+        low = load_items(planes[2], strides[2], rows, block * 2, inside, EVEN).to(tl.float32) * d
+        high = load_items(planes[2], strides[2], rows, block * 2 + 1, inside, EVEN).to(tl.float32) * d
+        least = low
+    elif FORMAT == "q4_k" or FORMAT == "q5_k":
+        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
+        d = load_items(planes[S + 2], strides[S + 2], rows, block // 8, inside, EVEN).to(tl.float32)
+        low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
+        d = load_items(planes[S + 3], strides[S + 3], rows, block // 8, inside, EVEN).to(tl.float32)
+        least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
+        high = low
+    else:
+        D: tl.constexpr = 2 if FORMAT == "q5_0" or FORMAT == "q5_1" else 1
+        low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
+        high, least = low, low
+        if FORMAT == "q4_1" or FORMAT == "q5_1":
+            least = load_items(planes[D + 1], strides[D + 1], rows, block, inside, EVEN).to(tl.float32)
+    return low, high, least
 
 
 @triton.jit
@@ -99,9 +138,8 @@ def high_bits(
         bits = load_items(starts, 0, rows, word // 4 * 2 + word % 2, word < K // 8, EVEN)
         bits = bits >> (word % 4 // 2 * 2)[None, :]
     else:
-        block = first // 32 + tl.arange(0, BK // 32)
-        bits = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN)
-        bits = spread(bits, BN, BK // 32, 4) >> (word % 4 * 4)[None, :]
+        bits = load_items(planes[1], strides[1], rows, word // 4, word < K // 8, EVEN)
+        bits = bits >> (word % 4 * 4)[None, :]
     return bits
 
 
@@ -122,26 +160,24 @@ def code_part(
     # Words of a tile, and of a block.
     W: tl.constexpr = BK // 4 if BYTES else BK // 8
     BLOCK: tl.constexpr = 8 if BYTES else 4
-    BLOCKS: tl.constexpr = BK // 32
     starts = (planes[0] + rows.to(tl.int64)[:, None] * strides[0]).to(tl.pointer_type(tl.int32))
     word = first // 32 * BLOCK + tl.arange(0, W)
-    words = load_items(starts, 0, rows, word, word < K // 32 * BLOCK, EVEN)
-    low_scale, high_scale, least = half_scales(
-        planes, strides, rows, first, K, FORMAT, BN, BK, EVEN, False, tl.float32
-    )
+    inside = word < K // 32 * BLOCK
+    words = load_items(starts, 0, rows, word, inside, EVEN)
+    low_scale, high_scale, least = word_scales(planes, strides, rows, word // BLOCK, inside, FORMAT, EVEN)
     # One multiply-add a code, onto what the offset takes from all codes of a word.
     if BYTES:
         words ^= -0x7F7F7F80
-        a, b, c, d = load_four(x, word * 4, K, EVEN, W)
+        a, b, c, d = load_four(x, word * 4, inside, EVEN)
         part = (a + b + c + d) * (-OFFSET * UNIT) + field(words, a, 0, 255)
         part += field(words, b, 8, 255)
         part += field(words, c, 16, 255)
         part += field(words >> 8, d, 16, 255)
-        sums = part * spread(low_scale, BN, BLOCKS, BLOCK)
+        sums = part * low_scale
     else:
         low = word // 4 * 32 + word % 4 * 4
-        a, b, c, d = load_four(x, low, K, EVEN, W)
-        e, f, g, h = load_four(x, low + 16, K, EVEN, W)
+        a, b, c, d = load_four(x, low, inside, EVEN)
+        e, f, g, h = load_four(x, low + 16, inside, EVEN)
         if WIDE:
             bits = high_bits(planes, strides, rows, first, word, K, FORMAT, BN, BK, EVEN)
         total = a + b + c + d
@@ -151,18 +187,18 @@ def code_part(
         if WIDE:
             part = add_high_bits(part, bits, a, b, c, d, 0, FORMAT == "q6_k")
         if HALVES:
-            sums = part * spread(low_scale, BN, BLOCKS, BLOCK)
+            sums = part * low_scale
             part = (e + f + g + h) * (-OFFSET * UNIT)
         part = add_nibbles(part, words, e, f, g, h, 4, FP4)
         if WIDE:
             part = add_high_bits(part, bits, e, f, g, h, 4, FORMAT == "q6_k")
-        part = part * spread(high_scale, BN, BLOCKS, BLOCK)
+        part = part * high_scale
         if HALVES:
             sums += part
         else:
             sums = part
         if LEAST:
-            sums += total * UNIT * spread(least, BN, BLOCKS, BLOCK)
+            sums += total * UNIT * least
     return sums
 
 
