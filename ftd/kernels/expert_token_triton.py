@@ -3,8 +3,8 @@
     gate_up   program (rows, choice)   h of some rows of one expert
     down      program (rows)           out of some rows: all chosen experts at once, so nobody adds later
 
-EARLY: as in ``expert_products_triton``; down finds its experts before gate and up have ended. Codes are read by
-programs of one warp: there words, scales and floats move between threads without waiting for other warps.
+EARLY: as in ``expert_products_triton``; down finds its experts before gate and up have ended. Codes are read
+by programs of one warp: there words, scales and floats move between threads without waiting for other warps.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
