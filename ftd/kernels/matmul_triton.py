@@ -1,8 +1,7 @@
 """matmul on a GPU: which kernel multiplies, how it is launched, and the memory that it needs.
 
-One token and a weight of codes are ``token_product``, up to 64 tokens ``decode_kernel``; both read the weight
-once. More go through ``prefill_kernel``; where there are many, the weight is first made bfloat16, some
-rows at a time, in memory kept for that.
+Up to 64 tokens ``decode_kernel`` reads the weight once. More go through ``prefill_kernel``; where there are
+many, the weight is first made bfloat16, some rows at a time, in memory kept for that.
 """
 
 from collections.abc import Iterable
@@ -16,7 +15,6 @@ from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.product_triton import decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
-from ftd.kernels.token_product_triton import token_product
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
 from ftd.kernels.word_product_triton import CODE_FORMATS
 
@@ -31,9 +29,8 @@ _COUNTERS = 8192
 UNPACK_TOKENS = 256
 UNPACK_VALUES = 1 << 20
 _DENSE_ITEMS = 1 << 26
-# Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch), and the
-# lines of 128 bytes of each row of its weight that it fetches meanwhile.
-EARLY, LINES = False, 0
+# Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch).
+EARLY = False
 
 Activation = Literal["", "silu", "gelu"]
 
@@ -56,16 +53,22 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
     bt = max(8, triton.next_power_of_2(tokens))
     if in_words(weight, precision):
+        if tokens == 1 and 2048 <= rows <= 4096:
+            return Launch(8, 1024, 1, 1, 2, 4)
+        if tokens == 1:
+            return Launch(16, 512, 1, parts(rows, 16, 256), 2, 4)
         if tokens > DECODE_TOKENS:
             return Launch(32, 128, bt, parts(rows, 32, 256), 2, 4)
-        return Launch(64, 256, bt, parts(rows, 64, 256), 2, 4)
+        if rows >= 16384:
+            return Launch(32, 256, bt, 1, 1, 3)
+        return Launch(64, 256, bt, parts(rows, 64, 256), 2, 3)
     if tokens > DECODE_TOKENS:
         return Launch(64, 128, bt, parts(rows, 64, 128), 4, 3)
     return Launch(64, 128, DECODE_TOKENS, parts(rows, 64, 128), 4, 4)
 
 
 def in_words(weight: DeviceMatrix, precision: str) -> bool:
-    """Return whether a product of few tokens reads the weight by ``word_products``."""
+    """Return whether one token goes through ``vector_products``, 2 to 64 through ``word_products``."""
     return precision == "fast" and weight.format in CODE_FORMATS and weight.shape[1] % 32 == 0
 
 
@@ -166,12 +169,6 @@ def dense_product(
     if launch is None and is_unpacked(weight, tokens, precision):
         unpacked_product(x, weight, out, bias=bias, activation=activation, add=add)
         return
-    if launch is None and tokens == 1 and norm is None and in_words(weight, precision):
-        memory = scratch(x.device)
-        token_product(
-            x, weight, out, memory, bias=bias, activation=activation, add=add, early=EARLY, lines=LINES
-        )
-        return
     width = rows // 2 if activation else rows
     if launch is None:
         choose = decode_launch if decode else prefill_launch
@@ -202,8 +199,8 @@ def dense_product(
             x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
             tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
             NORM=norm is not None, SPLIT=launch.splits > 1, STAGES=launch.stages,
-            WORDS=launch.warps if in_words(weight, precision) else 0, EARLY=EARLY, LINES=LINES,
-            launch_pdl=EARLY, **meta,
+            WORDS=launch.warps if launch.bt > 1 and in_words(weight, precision) else 0,
+            EARLY=EARLY, launch_pdl=EARLY, **meta,
         )  # fmt: skip
         return
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](

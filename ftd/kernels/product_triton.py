@@ -6,13 +6,12 @@ where the weight has too few rows to occupy the card, K is split, and the last p
 the parts in their order: results do not depend on which one that is. Prefill is a blocked product that
 dequantises its tiles in registers.
 """
-# Triton compiles no ``in``.
-# ruff: noqa: PLR1714
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import triton
 import triton.language as tl
 
+from ftd.kernels.vector_product_triton import vector_products
 from ftd.kernels.weight_tile_triton import fp8_scale, half_columns, half_tiles, plain_tile
 from ftd.kernels.word_product_triton import load_order, word_products
 
@@ -128,23 +127,6 @@ def finish(
     tl.store(pointers, values, mask=inside)
 
 
-@triton.jit
-def fetch_rows(
-    plane, stride, rows, begin, end, VALUES: tl.constexpr, LINES: tl.constexpr, BYTES: tl.constexpr
-):
-    """Ask the L2 for columns begin to end of ``rows``, up to LINES * 128 bytes of each, and do not wait.
-
-    VALUES  columns in an item of plane, of BYTES bytes
-    """
-    items = begin // VALUES + tl.arange(0, LINES) * (128 // BYTES)
-    items = tl.minimum(items, end // VALUES - 1)
-    pointers = plane + rows.to(tl.int64)[:, None] * stride + items[None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
 @triton.jit(do_not_specialize=["T"])
 def decode_kernel(
     # pointers
@@ -157,12 +139,12 @@ def decode_kernel(
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
-    WORDS: tl.constexpr, EARLY: tl.constexpr, LINES: tl.constexpr,
+    WORDS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores.
 
     WORDS: the warps of a program whose weight is read by ``word_products``, or 0
-    EARLY: started while the kernel before this one runs; LINES of each row of its part are fetched meanwhile
+    EARLY: started while the kernel before this one ends (``early_triton``)
     """
     # ---- program ids
     tile, part, num_parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -170,23 +152,18 @@ def decode_kernel(
     begin = part * per_part
     end = tl.minimum(begin + per_part, K)
     tokens = tl.arange(0, BT)
-    if WORDS:  # noqa: SIM108  Triton compiles no conditional expressions of calls
-        order = load_order(BN, WORDS)
-    else:
-        order = tl.arange(0, BN)
+    order = load_order(BN, WORDS) if WORDS else tl.arange(0, BN)
     rows = tile_rows(tile, order, N, BN, ACTIVATION != "")
     if EARLY:
-        if LINES > 0:
-            VALUES: tl.constexpr = 1 if PLAIN else 2
-            BYTES: tl.constexpr = 2 if FORMAT == "bf16" or FORMAT == "f16" else 4 if FORMAT == "f32" else 1
-            fetch_rows(planes[0], strides[0], rows, begin, end, VALUES, LINES, BYTES)
-            if WORDS:
-                fetch_rows(planes[1], strides[1], rows, begin, end, 32, 1, 1)
         # Nothing that the kernel before this one may write is touched before the wait.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     # ---- loop
-    if WORDS:
+    if BT == 1:
+        sums, squares = vector_products(
+            x, planes, norm_weight, rows, begin, end, K, strides, FORMAT, NORM, BN, BK, EVEN, STAGES
+        )
+    elif WORDS:
         sums, squares = word_products(
             x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
             FORMAT, NORM, BN, BK, BT, WORDS, EVEN, STAGES,

@@ -159,29 +159,14 @@ def unit_tile(
 
 
 @triton.jit
-def unit_columns_of(UNIT: tl.constexpr):
-    """Return the columns of a unit as x is loaded, [UNIT/32, 1, 4, 8].
-
-    A thread reads its columns of x from shared memory 8 at a time: those of its neighbours lie beside them.
-    """
-    chunk = tl.arange(0, UNIT // 32)[:, None, None, None]
-    thread = tl.arange(0, 4)[None, None, :, None]
-    return thread * (UNIT // 4) + chunk * 8 + tl.arange(0, 8)[None, None, None, :]
-
-
-@triton.jit
 def unit_x(values, FORMAT: tl.constexpr, BT: tl.constexpr, UNIT: tl.constexpr):
-    """Return values [UNIT/32, BT, 4, 8] as [UNIT, BT], columns in the order of ``unit_tile``."""
+    """Return values [BT, UNIT] as [UNIT, BT], columns in the order of ``unit_tile``."""
     if UNIT == 64:
-        # j / 2, token, t, j % 2, p, odd
-        values = tl.permute(tl.reshape(values, (2, BT, 4, 2, 2, 2)), (0, 3, 2, 5, 4, 1))
+        values = tl.permute(tl.reshape(values, (BT, 4, 4, 2, 2)), (2, 1, 4, 3, 0))
+    elif is_wide(FORMAT):
+        values = tl.permute(tl.reshape(values, (BT, 4, 2, 4, 2, 2)), (3, 1, 2, 5, 4, 0))
     else:
-        # high, j / 2, token, t, j % 2, p, odd
-        values = tl.reshape(values, (2, 2, BT, 4, 2, 2, 2))
-        if is_wide(FORMAT):
-            values = tl.permute(values, (1, 4, 3, 0, 6, 5, 2))
-        else:
-            values = tl.permute(values, (1, 4, 0, 3, 6, 5, 2))
+        values = tl.permute(tl.reshape(values, (BT, 4, 2, 4, 2, 2)), (3, 2, 1, 5, 4, 0))
     return tl.reshape(values, (UNIT, BT))
 
 
@@ -199,24 +184,23 @@ def word_products(
     BK    columns of a round, one or more units
     """
     UNIT: tl.constexpr = 64 if FORMAT == "q8_0" else 128
-    inside = (tokens < T)[None, :, None, None]
-    starts = x + (tokens.to(tl.int64) * x_stride)[None, :, None, None]
-    unit_column = unit_columns_of(UNIT)
+    inside = (tokens < T)[:, None]
+    starts = x + tokens.to(tl.int64)[:, None] * x_stride
     sums = tl.zeros((BN, BT), tl.float32)
     squares = tl.zeros((BT,), tl.float32)
     for first in tl.range(begin, end, BK, num_stages=STAGES):
         for unit in tl.static_range(BK // UNIT):
             at = first + unit * UNIT
-            columns = at + unit_column
-            here = inside if EVEN else inside & (columns < K)
-            values = tl.load(starts + columns, mask=here, other=0.0)
+            columns = at + tl.arange(0, UNIT)
+            here = inside if EVEN else inside & (columns < K)[None, :]
+            values = tl.load(starts + columns[None, :], mask=here, other=0.0)
             if NORM:
                 values = values.to(tl.float32)
-                squares += tl.sum(tl.sum(tl.sum(values * values, axis=3), axis=2), axis=0)
+                squares += tl.sum(values * values, axis=1)
                 if EVEN:
-                    values *= tl.load(norm_weight + columns)
+                    values *= tl.load(norm_weight + columns)[None, :]
                 else:
-                    values *= tl.load(norm_weight + columns, mask=columns < K, other=0.0)
+                    values *= tl.load(norm_weight + columns, mask=columns < K, other=0.0)[None, :]
             tile = unit_tile(planes, strides, rows, at, K, FORMAT, BN, WARPS, EVEN)
             sums = tl.dot(tile, unit_x(values.to(tl.bfloat16), FORMAT, BT, UNIT), sums)
     return sums, squares
