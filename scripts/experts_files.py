@@ -1,4 +1,4 @@
-"""Random models of bench-experts as files of other programs: GGUF for llama.cpp, safetensors for FreeToken.
+"""Random models as files of other programs: GGUF for llama.cpp, safetensors for FreeToken.
 
 The values are those that the engine gets, bit for bit; the GGUF has no vocabulary, the folder a tokenizer
 whose words w0, w1, … are ids.
@@ -34,13 +34,18 @@ DENSE = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
+# ggml's names of the architectures that it gets
+ARCHITECTURES = {"llama": "llama", "qwen3_moe": "qwen3moe"}
 
 
 class Kept(SyntheticWeights):
     """The same weights as an engine gets, kept by name."""
 
-    def __init__(self, format_name: str, locality: Locality) -> None:
+    def __init__(self, format_name: str, locality: Locality | None) -> None:
         super().__init__(format_name, 0, locality=locality)
         self.matrices: dict[str, QuantMatrix] = {}
         self.banks: list[ExpertBank] = []
@@ -56,7 +61,9 @@ class Kept(SyntheticWeights):
         return self.banks[-1]
 
 
-def weights_of(shape: str, format_name: str, layers: int, locality: Locality, source: Synthetic) -> Kept:
+def weights_of(
+    shape: str, format_name: str, layers: int, locality: Locality | None, source: Synthetic
+) -> Kept:
     """Return all weights of a model; its banks are those of ``source``."""
     architecture, hyperparameters = SHAPES[shape]
     model = model_config.make(architecture, {**hyperparameters, "num_hidden_layers": layers})
@@ -96,27 +103,33 @@ def field(key: str, value: Any) -> bytes:
     return text(key) + struct.pack("<II", 4, value)
 
 
-def gguf_fields(hyperparameters: dict[str, Any], layers: int) -> dict[str, Any]:
-    """Return the metadata of a qwen3moe file without a vocabulary."""
+def gguf_fields(architecture: str, hyperparameters: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Return the metadata of a file without a vocabulary."""
     its = hyperparameters
+    head_dim = its.get("head_dim", its["hidden_size"] // its["num_attention_heads"])
     arch = {
         "block_count": layers,
         "context_length": its["max_position_embeddings"],
         "embedding_length": its["hidden_size"],
         "feed_forward_length": its["intermediate_size"],
-        "expert_feed_forward_length": its["moe_intermediate_size"],
         "attention.head_count": its["num_attention_heads"],
         "attention.head_count_kv": its["num_key_value_heads"],
-        "attention.key_length": its["head_dim"],
-        "attention.value_length": its["head_dim"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "rope.dimension_count": head_dim,
         "attention.layer_norm_rms_epsilon": float(its["rms_norm_eps"]),
         "rope.freq_base": float(its["rope_theta"]),
-        "expert_count": its["num_experts"],
-        "expert_used_count": its["num_experts_per_tok"],
         "vocab_size": its["vocab_size"],
     }
-    named = {f"qwen3moe.{key}": value for key, value in arch.items()}
-    return {"general.architecture": "qwen3moe", **named, "tokenizer.ggml.model": "none"}
+    if "num_experts" in its:
+        arch |= {
+            "expert_feed_forward_length": its["moe_intermediate_size"],
+            "expert_count": its["num_experts"],
+            "expert_used_count": its["num_experts_per_tok"],
+        }
+    kind = ARCHITECTURES[architecture]
+    named = {f"{kind}.{key}": value for key, value in arch.items()}
+    return {"general.architecture": kind, **named, "tokenizer.ggml.model": "none"}
 
 
 def gguf_name(name: str) -> str:
@@ -145,9 +158,8 @@ def expert_parts(bank: ExpertBank) -> Iterator[tuple[str, tuple[int, int], list[
 
 def write_gguf(path: Path, shape: str, layers: int, kept: Kept) -> None:
     """Write a model; every layer's experts are those of the first, rolled, so blocks are made once."""
-    fields = gguf_fields(SHAPES[shape][1], layers)
-    base = list(expert_parts(kept.banks[0]))
-    num_experts = len(kept.banks[0].records)
+    fields = gguf_fields(*SHAPES[shape], layers)
+    base = list(expert_parts(kept.banks[0])) if kept.banks else []
     infos, place, parts = [], 0, []
 
     def add(name: str, dims: tuple[int, ...], kind: str, blocks: list[np.ndarray]) -> None:
@@ -161,12 +173,12 @@ def write_gguf(path: Path, shape: str, layers: int, kept: Kept) -> None:
     for name, matrix in kept.matrices.items():
         dims = matrix.shape[1:] if matrix.shape[0] == 1 else matrix.shape
         add(gguf_name(name), dims, matrix.format, [blocks_of(matrix)])
-    kind = kept.banks[0].matrices["down"].format
     for layer in range(layers):
-        shift = 5 * layer % num_experts
         for role, dims, blocks in base:
+            shift = 5 * layer % len(blocks)
             rolled = blocks[shift:] + blocks[:shift]
-            add(f"blk.{layer}.ffn_{role}_exps.weight", (num_experts, *dims), kind, rolled)
+            kind = kept.banks[0].matrices[role if role == "down" else "gate_up"].format
+            add(f"blk.{layer}.ffn_{role}_exps.weight", (len(blocks), *dims), kind, rolled)
     with path.open("wb", buffering=0) as file:
         head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(fields))
         head += b"".join(field(key, value) for key, value in fields.items()) + b"".join(infos)

@@ -40,9 +40,34 @@ WARM_TOKENS, FEW_TOKENS = 32, 3
 # ---- llama.cpp
 
 
+def llama_bench(path: Path, *arguments: str) -> list[dict]:
+    """Return what llama-bench measures of a file on the card; nothing, with a line of why, if it fails."""
+    peer = os.environ["FTD_PEER"]
+    command = [
+        f"{peer}/llama-bench",
+        "-m",
+        path,
+        "-ngl",
+        "99",
+        "-fa",
+        "on",
+        "-r",
+        "2",
+        "-o",
+        "json",
+        *arguments,
+    ]
+    environment = {**os.environ, "LD_LIBRARY_PATH": f"{peer}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    if done.returncode:
+        print(f"# llama-bench failed: {done.stderr.decode()[-600:]}", file=sys.stderr, flush=True)
+        return []
+    return json.loads(done.stdout)
+
+
 def run_llama(options, report, row, source: Synthetic, shape: str, format_name: str, folder: Path) -> None:
     """Run llama-bench with the fewest layers on the processor that fit the budget."""
-    peer, locality = Path(os.environ["FTD_PEER"]), Locality(**json.loads(options.locality))
+    locality = Locality(**json.loads(options.locality))
     layers = options.layers or SHAPES[shape][1]["num_hidden_layers"]
     kept = weights_of(shape, format_name, layers, locality, source)
     path = folder / f"{shape}-{format_name}.gguf"
@@ -54,15 +79,8 @@ def run_llama(options, report, row, source: Synthetic, shape: str, format_name: 
     )
     for slots in options.slots:
         moved = layers - int(slots * layers) if slots else layers - fitting(kept, layers, options.gpu_memory)
-        command = [peer / "llama-bench", "-m", path, "-ngl", "99", "-ncmoe", str(max(moved, 0)), "-fa", "on"]
-        command += ["-t", "15", "-r", "2", "-n", "64", "-o", "json"]
-        command += ["-p", ",".join(str(length) for length in options.prompts)]
-        environment = {**os.environ, "LD_LIBRARY_PATH": f"{peer}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
-        done = subprocess.run(command, capture_output=True, env=environment, check=False)
-        if done.returncode:
-            print(f"# llama-bench failed: {done.stderr.decode()[-600:]}", flush=True)
-            continue
-        for each in json.loads(done.stdout):
+        lengths = ",".join(str(length) for length in options.prompts)
+        for each in llama_bench(path, "-ncmoe", str(max(moved, 0)), "-t", "15", "-n", "64", "-p", lengths):
             prompt = each["n_prompt"]
             report.add(
                 row(

@@ -45,6 +45,21 @@ def test_a_gguf_holds_the_weights_of_the_engine(files: Any, tmp_path: Path, form
     np.testing.assert_array_equal(values("blk.1.attn_q.weight"), query)
 
 
+def test_a_gguf_of_a_dense_model(files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = pytest.importorskip("gguf", reason="reads the file")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    others = {"vocab_size": 320, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
+    monkeypatch.setitem(files.SHAPES, "dense", ("llama", {**sizes, **others, "num_hidden_layers": 2}))
+    kept = files.weights_of("dense", "q4_0", 2, None, Synthetic("dense", "q4_0"))
+    files.write_gguf(tmp_path / "m.gguf", "dense", 2, kept)
+    reader = gguf.GGUFReader(str(tmp_path / "m.gguf"))
+    found = {each.name: each for each in reader.tensors}
+    assert len(found) == len(kept.matrices) == 2 * 9 + 3
+    assert reader.fields["llama.attention.key_length"].contents() == 16
+    up = gguf.quants.dequantize(found["blk.1.ffn_up.weight"].data, found["blk.1.ffn_up.weight"].tensor_type)
+    np.testing.assert_array_equal(up, dequantize(kept.matrices["model.layers.1.mlp.up_proj.weight"]))
+
+
 @pytest.mark.slow
 def test_transformers_says_the_same_of_a_folder(files: Any, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="transformers needs torch")
