@@ -65,6 +65,20 @@ def test_equals_the_reference(
     close(run(device, x, ids, weights, bank, precision=precision), wanted, precision)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("formats", [("bf16", "bf16"), ("f32", "f32"), ("q8_0", "q8_0"), ("q8_0", "bf16")])
+@pytest.mark.parametrize("tokens", [100, 333])
+def test_experts_with_more_tokens_than_a_tile(
+    device: str, rng: np.random.Generator, tokens: int, formats: tuple[str, str]
+) -> None:
+    """Three of four experts: each serves several blocks of tokens, whole and partly full ones."""
+    bank = random_bank(rng, 4, D, F, formats)
+    x, ids, weights = inputs(rng, tokens, 4)
+    wanted = expert_ffn_ref.expert_ffn(x, ids, weights, bank, precision="f32")
+    for precision in ("fast", "f32"):
+        close(run(device, x, ids, weights, bank, precision=precision), wanted, precision)
+
+
 @pytest.mark.parametrize(
     ("tokens", "fused"), [(1, False), (17, True), pytest.param(2, False, marks=pytest.mark.slow)]
 )
