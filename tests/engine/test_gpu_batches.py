@@ -54,8 +54,5 @@ def test_eight_together_are_eight_alone(family: str, precision: str) -> None:
     graph: Any = model.graph
     assert (len(graph._runner._graphs) > 0) == (place.name == "cuda")
     graph._runner._graphs.clear()
-    launched = decode(model, ROWS)
-    if precision == "f32":
-        np.testing.assert_array_equal(launched, together)  # the same kernels on the same rows
-    else:
-        assert_near(oracle, launched, together, precision)  # experts do not give the same bits twice in bf16
+    # The same kernels on the same rows
+    np.testing.assert_array_equal(decode(model, ROWS), together)
