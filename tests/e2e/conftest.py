@@ -3,11 +3,22 @@
 import asyncio
 import hashlib
 import json
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from live_daemon import running
 
 from ftd.daemon.runner import WORKER_COMMAND
+
+# Slow as a whole; to import them or to install their packages takes as long as hundreds of other tests
+_SLOW_MODULES = ("test_ai_sdk.py", "test_langchain.py", "test_ollama_js.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the slow modules alone where slow tests do not run."""
+    is_left_out = collection_path.name in _SLOW_MODULES and "not slow" in config.option.markexpr
+    return True if is_left_out else None
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

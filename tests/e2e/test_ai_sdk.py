@@ -33,6 +33,7 @@ def packages():
     return npm.installed("e2e-ai-sdk", *PACKAGES)
 
 
+@pytest.mark.slow
 async def test_ai_sdk(tmp_path, packages):
     rules = [(pattern, ids_of(answer)) for pattern, answer in RULES]
     command = fake_command(rules=rules, reply=ids_of("Hello, world"))

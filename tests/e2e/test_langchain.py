@@ -1,7 +1,7 @@
 """LangChain's Ollama, OpenAI and Anthropic against a live daemon: the standard suite of langchain-tests.
 
-With scripted answers, so that tool calls and structured output are tested whatever a model can do, and (slow)
-with SmolLM2, whose structured output follows a grammar.
+With scripted answers, so that tool calls and structured output are tested whatever a model can do, and with
+SmolLM2, whose structured output follows a grammar.
 """
 
 import gc
@@ -24,6 +24,7 @@ from ftd.daemon.runner import WORKER_COMMAND
 
 # The clients of the suite are never closed, and some live longer than a test
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore:The test .* is marked with:pytest.PytestWarning"),
@@ -124,7 +125,6 @@ class TestScriptedChat(_Scripted):
     pass
 
 
-@pytest.mark.slow
 class TestScriptedChatByFunctionCalling(_Scripted):
     """Structured output as the arguments of a tool call."""
 
@@ -141,7 +141,6 @@ class _ScriptedElsewhere(_Scripted):
         return {"model": "tiny", "api_key": "x", "max_retries": 0}
 
 
-@pytest.mark.slow
 # The client warns of the schemas of the suite
 @pytest.mark.filterwarnings("ignore::UserWarning")
 class TestScriptedOpenAI(_ScriptedElsewhere):
@@ -152,14 +151,12 @@ class TestScriptedOpenAI(_ScriptedElsewhere):
         return {**self.settings, "base_url": f"{self.url}/v1", "stream_usage": True}
 
 
-@pytest.mark.slow
 class TestScriptedOpenAIResponses(TestScriptedOpenAI):
     @property
     def chat_model_params(self):
         return {**self.settings, "base_url": f"{self.url}/v1", "use_responses_api": True}
 
 
-@pytest.mark.slow
 class TestScriptedAnthropic(_ScriptedElsewhere):
     """There is no JSON mode without a schema in this API."""
 
@@ -172,7 +169,6 @@ class TestScriptedAnthropic(_ScriptedElsewhere):
         return {**self.settings, "base_url": self.url, "max_tokens": 500}
 
 
-@pytest.mark.slow
 class TestSmolChat(_Chat):
     """SmolLM2: too small to choose tools, or to name the keys of a JSON object without a schema."""
 
@@ -204,7 +200,6 @@ class TestScriptedEmbeddings(_Embeddings):
         return {"model": "tiny", "base_url": self.url}
 
 
-@pytest.mark.slow
 class TestSmolEmbeddings(_Embeddings):
     @pytest.fixture(autouse=True)
     def _use(self, smol_url):

@@ -14,6 +14,7 @@ def packages():
     return npm.installed("e2e-js", "ollama@0.6.4")
 
 
+@pytest.mark.slow
 async def test_ollama_js(tmp_path, packages):
     async with running(tmp_path) as daemon, registry(tmp_path, models=("remote",)) as host:
         await npm.run_script(packages, SCRIPT, daemon.url, host)

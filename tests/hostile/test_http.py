@@ -77,8 +77,9 @@ def bomb_of(encoding):
     return b"".join([*(packer.compress(block) for _ in range(256)), packer.flush()])
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/responses"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize(
+    ("path", "encoding"), [("/api/chat", "gzip"), ("/v1/responses", "deflate"), ("/api/chat", "zstd")]
+)
 async def test_compression_bomb_is_cut_off(daemon, path, encoding):
     bomb = bomb_of(encoding)
     process = psutil.Process()

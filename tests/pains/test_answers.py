@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -134,17 +135,16 @@ NUM_REPAIRED = 4
 
 
 @pytest.mark.parametrize("path", CHATS)
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_tool_4_malformed_calls_are_repaired_or_content(tmp_path, control, path, is_stream):
+async def test_tool_4_malformed_calls_are_repaired_or_content(tmp_path, control, path):
     async with running(tmp_path, control.command(), models=()) as daemon:
         add_model(daemon.store, "tiny", template=HERMES)
         scripted = Scripted(daemon, control)
         tools = [ANTHROPIC_TOOL] if path == "/v1/messages" else [TOOL]
         if path == "/v1/responses":
             tools = [{"type": "function", **TOOL["function"]}]
-        body = {**BODIES[path], "tools": tools, "stream": is_stream, "max_tokens": 4000}
-        for idx, reply in enumerate(MALFORMED):
-            response = await scripted.post(path, body, reply)
+        body = {**BODIES[path], "tools": tools, "max_tokens": 4000}
+        for (idx, reply), is_stream in itertools.product(enumerate(MALFORMED), (False, True)):
+            response = await scripted.post(path, body | {"stream": is_stream}, reply)
             text = await response.text()
             assert response.status == 200 and '"error":{' not in text, text
             if not is_stream:
@@ -206,14 +206,13 @@ THOUGHTS = (
 )
 
 
-@pytest.mark.parametrize("think", [True, False, None, "low"])
 @pytest.mark.parametrize("with_tools", [False, True])
-async def test_think_1_no_thinking_in_content(tmp_path, control, think, with_tools):
+async def test_think_1_no_thinking_in_content(tmp_path, control, with_tools):
     """In generate and chat, streamed and not; what is thought though it was not to be is in ``thinking``."""
     async with running(tmp_path, control.command(), models=()) as daemon:
         add_model(daemon.store, "tiny", template=HERMES + "{# <think> </think> #}")
         scripted = Scripted(daemon, control)
-        for reply in THOUGHTS:
+        for reply, think in itertools.product(THOUGHTS, (True, False, None, "low")):
             if think is not False and reply.lstrip().startswith("</think>"):
                 continue  # a closing tag alone, where thinking is on, is the model's own text
             for path in ("/api/chat", "/api/generate"):
