@@ -204,8 +204,10 @@ private:
         }
         if (!is_possible) return;
         spin([&] { return past(line_.load(std::memory_order_acquire), bell) >= 0; });
+        Part part = take(message);
+        if (part && message.step.num_tokens == 1) prepare(&message, part, own);
         // The part behind the one in work is taken with it, so that its first weights can be fetched meanwhile.
-        for (Part part = take(message), next; part; part = next) {
+        for (Part next; part; part = next) {
             next = take(message);
             fetch_until_due(message, part);
             run(message, part, next);
@@ -220,7 +222,7 @@ private:
         __atomic_store_n(words_ + DONE, bell, __ATOMIC_RELEASE);
     }
 
-    // Reads the mailbox; of one token does what comes before its products. Returns false if there is no such layer.
+    // Reads the mailbox, and sorts one token's experts. Returns false if there is no such layer.
     bool read(Message* m, char* own) const noexcept {
         const int32_t tokens = look(TOKENS);
         m->layer = look(LAYER);
@@ -248,17 +250,37 @@ private:
             if (ids[k] >= a.num_experts) return false;
         }
         a.ids = ids;
-        if (rows_) {
-            floats(reinterpret_cast<float*>(own), 0);
-            a.x = reinterpret_cast<float*>(own);
-        }
         layer.ops[0].run(&a, &m->step, 0, 1);
-        layer.ops[1].run(&a, &m->step, 0, 1);
         const int64_t places = a.starts[a.num_experts], hidden = units(a.inner), columns = units(a.width);
         // Gate and up are two thirds of a record.
         const int64_t hidden_bytes = a.stride * 2 / 3 / hidden, column_bytes = a.stride / 3 / columns * places;
         stages(m, {places * hidden, columns}, {LEAST_BYTES / (hidden_bytes + 1) + 1, LEAST_BYTES / (column_bytes + 1) + 1});
         return true;
+    }
+
+    // One token's x as floats, and its codes, while the first weights of the part come.
+    void prepare(Message* m, const Part& part, char* own) const noexcept {
+        ExpertFfnArgs& a = m->args;
+        if (part.stage == 0) {
+            const int64_t each = units(a.inner), row = part.begin % each * UNIT;
+            const int64_t record = a.ids[a.order[part.begin / each]] * a.stride;
+            fetch(a.gate_up[0].weight, record, row);
+            if (a.num_gate_up == 1)
+                fetch(a.gate_up[0].weight, record, a.inner + row);
+            else
+                fetch(a.gate_up[1].weight, record, row);
+        }
+        if (rows_) {
+            floats(reinterpret_cast<float*>(own), 0);
+            a.x = reinterpret_cast<float*>(own);
+        }
+        layers_[m->layer]->ops[1].run(&a, &m->step, 0, 1);
+    }
+
+    // Fetches the first lines of an expert's rows from `row` on.
+    static void fetch(const Matrix& w, int64_t record, int64_t row) {
+        const char* from = static_cast<const char*>(w.planes[0]) + record + row * code_bytes(w);
+        for (int64_t at = 0; at < FIRST_BYTES; at += 64) __builtin_prefetch(from + at, 0, 3);
     }
 
     // What a thread copies of a message: x as floats, and ids, which must not change while they are sorted.
@@ -380,7 +402,7 @@ private:
     static constexpr std::chrono::microseconds NAP{200};
     static constexpr int PATIENT = 1 << 16, IMPATIENT = 64;  // looks before another thread gets the core
     static constexpr int64_t UNIT = 8, BLOCK_UNITS = BLOCK / UNIT;  // rows of an item of one token
-    static constexpr int64_t LEAST_BYTES = 16384;                   // weights of its smallest part
+    static constexpr int64_t LEAST_BYTES = 16384, FIRST_BYTES = 4096;  // of the smallest part's weights, of its first rows
     static constexpr int64_t NONE = -1;
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
 
