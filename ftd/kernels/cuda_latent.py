@@ -194,7 +194,7 @@ class LatentOps:
         device, deep = self._memory.device, weight.shape[1]
 
         def unpack() -> torch.Tensor:
-            if device == "meta":
+            if device == "meta":  # only sizes are asked for
                 sizes = (num_heads, deep, used) if which.transposed else (num_heads, used, deep)
                 return torch.empty(sizes, dtype=dtype, device=device)
             whole = DeviceMatrix.upload([weight], device)
