@@ -248,10 +248,11 @@ struct alignas(32) WaitingSums {
     float lanes[FLOAT_WAITING][FLOAT_BATCH][16];
 };
 
-// Lanes 8 * PART on of `columns` columns of four rows and NT tokens, k floats apart, added to their sums.
+// Lanes 8 * PART on of `columns` columns of four rows and NT tokens, k floats apart, added to their sums. The columns at
+// `ahead` are fetched meanwhile.
 template <int NT, int PART>
 inline void float_piece(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, int64_t columns, bool is_first,
-                        float (*lanes)[FLOAT_BATCH][16]) {
+                        const float* ahead, float (*lanes)[FLOAT_BATCH][16]) {
     __m256 acc[NT][FLOAT_ROWS];
 #pragma GCC unroll 4
     for (int i = 0; i < NT; ++i)
@@ -259,6 +260,7 @@ inline void float_piece(const float* const rows[FLOAT_ROWS], const float* x, int
         for (int r = 0; r < FLOAT_ROWS; ++r)
             acc[i][r] = is_first ? _mm256_setzero_ps() : _mm256_load_ps(lanes[i][r] + 8 * PART);
     for (int64_t at = 8 * PART; at < columns; at += 16) {
+        if constexpr (PART == 0) __builtin_prefetch(ahead + at, 0, 3);
         __m256 tokens[NT];
 #pragma GCC unroll 4
         for (int i = 0; i < NT; ++i) tokens[i] = _mm256_loadu_ps(x + i * k + at);
@@ -284,8 +286,9 @@ inline void float_pieces(const float* const rows[FLOAT_BATCH], int64_t count, co
         const float* piece[FLOAT_ROWS];
         for (int i = 0; i < FLOAT_ROWS; ++i) piece[i] = rows[r + i] + at;
         auto* sums = reinterpret_cast<float (*)[FLOAT_BATCH][16]>(lanes[0][r]);
-        float_piece<NT, 0>(piece, x + at, k, columns, at == 0, sums);
-        float_piece<NT, 1>(piece, x + at, k, columns, at == 0, sums);
+        const float* ahead = x + at + (NT + r / FLOAT_ROWS) * k;  // three tokens, like three times four rows
+        float_piece<NT, 0>(piece, x + at, k, columns, at == 0, ahead, sums);
+        float_piece<NT, 1>(piece, x + at, k, columns, at == 0, ahead, sums);
     }
 }
 
