@@ -9,7 +9,7 @@ from banks import make_bank, random_bank
 from numpy.typing import NDArray
 from weights import random_matrix
 
-from ftd.kernels import expert_ffn_ref
+from ftd.kernels import expert_ffn_ref, expert_ffn_triton
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_workspace import Workspace
@@ -77,6 +77,23 @@ def test_experts_with_more_tokens_than_a_tile(
     wanted = expert_ffn_ref.expert_ffn(x, ids, weights, bank, precision="f32")
     for precision in ("fast", "f32"):
         close(run(device, x, ids, weights, bank, precision=precision), wanted, precision)
+
+
+def test_down_takes_the_blocks_of_gate_and_up(
+    device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs are grouped once, for tiles of gate and up; what suits down may be another size."""
+    launch = expert_ffn_triton._Step.launch
+
+    def larger(step: Any, kernel: str, *weights: Any) -> Any:
+        found = launch(step, kernel, *weights)
+        return found._replace(bt=2 * found.bt) if kernel == "gate_up" else found
+
+    monkeypatch.setattr(expert_ffn_triton._Step, "launch", larger)
+    bank = random_bank(rng, 4, D, F)
+    x, ids, weights = inputs(rng, 50, 4)
+    wanted = expert_ffn_ref.expert_ffn(x, ids, weights, bank, precision="f32")
+    close(run(device, x, ids, weights, bank, precision="f32"), wanted, "f32")
 
 
 @pytest.mark.parametrize(
