@@ -103,6 +103,15 @@ class Report:
             found[name] = max(found.get(name, 0.0), speed)
         return found
 
+    def first_ms(self, model: str, run: str, case: str) -> float:
+        """Return the time to the first token of one of ftd's runs, 0 where it was not measured."""
+        found = [
+            row
+            for row in self.rows
+            if (row.program, row.model, row.run, row.case) == ("ftd", model, run, case)
+        ]
+        return found[-1].first_token_ms if found else 0.0
+
     def cases(self) -> list[tuple[str, float, str]]:
         """Return model, slots and case of all rows, each once."""
         return list(dict.fromkeys((row.model, round(row.slots, 2), row.case) for row in self.rows))
