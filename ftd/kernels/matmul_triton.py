@@ -16,7 +16,7 @@ from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.product_triton import decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
-from ftd.kernels.word_product_triton import CODE_FORMATS
+from ftd.kernels.word_product_triton import CODE_FORMATS, unit_columns
 
 # Tokens of the largest decode step, and of a norm in the product's kernel.
 DECODE_TOKENS = 16
@@ -176,6 +176,10 @@ def dense_product(
     tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
     assert not decode or launch.bt >= tokens
+    words = decode and launch.bt > 1 and in_words(weight, precision)
+    assert not words or (
+        launch.bk % unit_columns(weight.format) == 0 and launch.bn % (16 * launch.warps) == 0
+    )
     planes, strides = kernel_planes(weight)
     meta = {
         "FORMAT": weight.format,
@@ -199,7 +203,7 @@ def dense_product(
             x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
             tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
             NORM=norm is not None, SPLIT=launch.splits > 1, STAGES=launch.stages,
-            WORDS=launch.warps if launch.bt > 1 and in_words(weight, precision) else 0,
+            WORDS=launch.warps if words else 0,
             EARLY=EARLY, launch_pdl=EARLY, **meta,
         )  # fmt: skip
         return

@@ -5,8 +5,10 @@ four-bit codes or 64 bytes. A tensor core wants each of the four to hold other c
 the columns of a unit are taken in another order, the same for x, and the rows of a tile too: then the codes
 that a thread loaded, once they are bfloat16, are what it must hand over, and nothing moves between threads.
 
-    column of a unit   t * 32 + high * 16 + j * 4 + p * 2 + odd    thread t, word j; bytes for four-bit codes:
-    taken as the       j * 32 + high * 16 + t * 4 + odd * 2 + p    t * 16 + j * 4 … and j * 16 + t * 4 …
+    column of a unit   t * 32 + high * 16 + j * 4 + p * 2 + odd    of thread t's word j the high or low nibble
+    taken as the       j * 32 + high * 16 + t * 4 + odd * 2 + p    of byte p * 2 + odd
+    ``is_wide``        j * 32 + t * 8 + high * 4 + odd * 2 + p
+    bytes              t * 16 + j * 4 + p * 2 + odd, taken as j * 16 + t * 4 + odd * 2 + p
 """
 # Triton compiles no ``in`` and no conditional expression of loads.
 # ruff: noqa: PLR1714
@@ -16,25 +18,16 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.quant import FORMATS
-from ftd.kernels.weight_tile_triton import (
-    LIFT,
-    LIFT_HIGH,
-    half_scales,
-    load_items,
-    scaled,
-    small_floats,
-    spread,
-)
+from ftd.kernels.row_product_triton import high_bits
+from ftd.kernels.weight_tile_triton import LIFT, LIFT_HIGH, half_scales, load_items, scaled, small_floats
 
 CODE_FORMATS: frozenset[str] = frozenset(FORMATS) - {"f32", "f16", "bf16", "fp8_b128"}
 
-# Columns of 16 words
-UNIT, BYTE_UNIT = 128, 64
 
-
+@triton.constexpr_function
 def unit_columns(format_name: str) -> int:
-    """Return the columns of a unit."""
-    return BYTE_UNIT if format_name == "q8_0" else UNIT
+    """Return the columns of a unit, 16 words."""
+    return 64 if format_name == "q8_0" else 128
 
 
 @triton.constexpr_function
@@ -52,25 +45,6 @@ def load_order(BN: tl.constexpr, WARPS: tl.constexpr):
     i = tl.arange(0, BN)
     repeat, warp = i // (8 * WARPS), i // 8 % WARPS
     return (repeat // 2 * WARPS + warp) * 16 + repeat % 2 * 8 + i % 8
-
-
-@triton.jit
-def code_bits(planes, strides, rows, first, K, FORMAT: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr):
-    """Return the bits of codes above the fourth for each word of a unit, [BN, 16] i32.
-
-    q6_k: those of a byte's nibbles at the places of the nibbles' lowest bits. Others: those of the low
-    nibbles of the four bytes in bits 0-3, those of the high ones in bits 16-19.
-    """
-    j = tl.arange(0, 16)
-    if FORMAT == "q6_k":
-        starts = (planes[1] + rows.to(tl.int64)[:, None] * strides[1]).to(tl.pointer_type(tl.int32))
-        word = first // 16 + j // 4 * 2 + j % 2
-        bits = load_items(starts, 0, rows, word, word < K // 16, EVEN) >> (j % 4 // 2 * 2)[None, :]
-    else:
-        block = first // 32 + tl.arange(0, 4)
-        bits = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN)
-        bits = spread(bits, BN, 4, 4) >> (j % 4 * 4)[None, :]
-    return bits
 
 
 @triton.jit
@@ -143,7 +117,7 @@ def unit_tile(
         )
         bits = words
         if FORMAT == "q6_k" or FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
-            bits = code_bits(planes, strides, rows, first, K, FORMAT, BN, EVEN)
+            bits = high_bits(planes, strides, rows, first, word, K, FORMAT, BN, 128, EVEN)
         even = nibbles(words, bits, low, least, FORMAT, 0, 0, BN)
         odd = nibbles(words, bits, low, least, FORMAT, 0, 1, BN)
         lows = tl.join(even, odd)
@@ -183,7 +157,7 @@ def word_products(
     rows  [BN] of the weight, of a tile's rows ``load_order``
     BK    columns of a round, one or more units
     """
-    UNIT: tl.constexpr = 64 if FORMAT == "q8_0" else 128
+    UNIT: tl.constexpr = unit_columns(FORMAT)
     inside = (tokens < T)[:, None]
     starts = x + tokens.to(tl.int64)[:, None] * x_stride
     sums = tl.zeros((BN, BT), tl.float32)
