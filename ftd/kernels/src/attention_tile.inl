@@ -7,8 +7,8 @@
 
 constexpr int TILE = ATTENTION_TILE, SPLIT = ATTENTION_SPLIT;
 constexpr int KEY_VECTORS = TILE / W;
-constexpr int MAX_ROWS = 6;                  // rows x vectors accumulators and their operands stay in registers:
-constexpr int MAX_VECTORS = W == 16 ? 4 : 2;  // 32 of them with AVX-512, 16 with AVX2
+constexpr int MAX_ROWS = 6;  // rows x vectors accumulators and their operands stay in registers
+constexpr int MAX_VECTORS = TILE_VECTORS;
 
 // Where the keys of a tile lie: vector j holds channel 0 of keys j*W.., channel c is c * stride items further.
 template <class Item>
@@ -97,7 +97,8 @@ static void score_rows(const float* q, int64_t q_stride, const Tile<Item>& tile,
         const int n = piece(vectors - j, MAX_VECTORS);
         float* to = scores + j * W;
         if (n == 1) score_block<R, 1>(q, q_stride, tile, j, channels, to);
-        if (n == 2) score_block<R, 2>(q, q_stride, tile, j, channels, to);
+        if constexpr (MAX_VECTORS > 1)
+            if (n == 2) score_block<R, 2>(q, q_stride, tile, j, channels, to);
         if constexpr (MAX_VECTORS > 2) {
             if (n == 3) score_block<R, 3>(q, q_stride, tile, j, channels, to);
             if (n == 4) score_block<R, 4>(q, q_stride, tile, j, channels, to);
@@ -113,7 +114,8 @@ static void mix_rows(const float* weights, const Tile<Item>& tile, int64_t width
         const int n = piece(vectors - j, MAX_VECTORS);
         const int64_t first = static_cast<int64_t>(j) * W;
         if (n == 1) mix_block<R, 1>(weights, tile, first, mixed + first, width);
-        if (n == 2) mix_block<R, 2>(weights, tile, first, mixed + first, width);
+        if constexpr (MAX_VECTORS > 1)
+            if (n == 2) mix_block<R, 2>(weights, tile, first, mixed + first, width);
         if constexpr (MAX_VECTORS > 2) {
             if (n == 3) mix_block<R, 3>(weights, tile, first, mixed + first, width);
             if (n == 4) mix_block<R, 4>(weights, tile, first, mixed + first, width);

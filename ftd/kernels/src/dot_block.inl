@@ -31,7 +31,7 @@ static inline void dot_block(const float* a, int64_t a_stride, const float* b, i
         for (int n = 0; n < N; ++n) out[r * out_stride + n * out_step] = sum(sums[r][n]) * scale;
 }
 
-constexpr int DOT_ROWS = 4, DOT_COLUMNS = W == 16 ? 4 : 2;  // accumulators stay in registers
+constexpr int DOT_ROWS = TILE_VECTORS == 1 ? 2 : 4, DOT_COLUMNS = TILE_VECTORS == 4 ? 4 : 2;  // sums stay in registers
 
 // out[r * out_stride + n * out_step] = scale * a[r] . b[n] for all of `rows` and `columns`.
 static void dot_tile(int64_t rows, const float* a, int64_t a_stride, int64_t columns, const float* b, int64_t b_stride,

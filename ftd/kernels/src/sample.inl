@@ -3,7 +3,8 @@
 #if defined(FTD_SIMD_SCALAR)
 static inline bool any_nan(vf a) { return a != a; }
 #elif defined(FTD_SIMD_AVX2)
-static inline bool any_nan(vf a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
+static inline bool any_nan(__m256 a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
+static inline bool any_nan(vf a) { return any_nan(a.low) || any_nan(a.high); }
 #else
 static inline bool any_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
 #endif
