@@ -119,6 +119,7 @@ class _Step(NamedTuple):
     is_exact: bool
     width: int
     inner: int
+    x_bytes: int
 
     @property
     def num_pairs(self) -> int:
@@ -154,7 +155,8 @@ class _Step(NamedTuple):
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
         """Return how to launch ``kernel``.
 
-        A step of fp8_b128's columns lies in one of its blocks; f32 has twice the bytes that the table means.
+        A step of fp8_b128's columns lies in one of its blocks; f32, of weights or of many tokens, has twice the
+        bytes that the table means.
         """
         is_token = self.is_token(*weights)
         if _is_interpreted(self.ids):
@@ -165,7 +167,7 @@ class _Step(NamedTuple):
         bits = min(each.bits for each in weights)
         launch = LAUNCHES["default"][kernel, "token" if is_token else tokens, bits]
         formats = {each.format for each in weights}
-        if "f32" in formats:
+        if "f32" in formats or (kernel == "gate_up" and self.is_grouped and self.x_bytes == 4):
             return launch._replace(bk=launch.bk // 2)
         return launch._replace(bk=min(launch.bk, 128)) if "fp8_b128" in formats else launch
 
@@ -323,7 +325,7 @@ def expert_ffn(
     workspace.expect(tokens * chosen, experts, width, inner, is_exact)
     if tokens == 0:
         return out
-    step = _Step(ids, weights, bank, workspace, is_exact, width, inner)
+    step = _Step(ids, weights, bank, workspace, is_exact, width, inner, x.element_size())
     h = workspace.rows(workspace.inner, step.num_pairs, inner, step.item)
     block_tokens = _run_gate_up(step, x, h, activation, float(limit), uses)
     _run_down(step, h, out, add, add_scale, block_tokens)

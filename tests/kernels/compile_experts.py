@@ -24,8 +24,8 @@ FEW_BYTES = 64
 D, F, E, K = 2048, 768, 4, 2
 
 
-def bank_of(name: str, biased: bool) -> DeviceBank:
-    """Return experts of zeros."""
+def bank_of(name: str, biased: bool, width: int, inner: int, fused: bool) -> DeviceBank:
+    """Return experts of zeros; fused: gate and up are one matrix."""
 
     def zeros(format_name: str, shape: tuple[int, int]) -> DeviceMatrix:
         planes = (
@@ -34,23 +34,27 @@ def bank_of(name: str, biased: bool) -> DeviceBank:
         )
         return DeviceMatrix(format_name, shape, tuple(planes))
 
-    matrices = {"gate_up": zeros(name, (2 * F, D)), "down": zeros(name, (D, F))}
+    matrices = {"down": zeros(name, (width, inner))}
+    if fused:
+        matrices["gate_up"] = zeros(name, (2 * inner, width))
+    else:
+        matrices |= {role: zeros(name, (inner, width)) for role in ("gate", "up")}
     if biased:
-        matrices |= {"gate_up_bias": zeros("f32", (1, 2 * F)), "down_bias": zeros("f32", (1, D))}
+        matrices |= {"gate_up_bias": zeros("f32", (1, 2 * inner)), "down_bias": zeros("f32", (1, width))}
     return DeviceBank(0, matrices, torch.arange(E, dtype=torch.int32))
 
 
-def experts_of(name: str) -> None:
+def experts_of(name: str, width: int = D, inner: int = F, fused: bool = True) -> None:
     """Compile a single token, few and many, in both precisions."""
-    bank = bank_of(name, name == "mxfp4")
+    bank = bank_of(name, name == "mxfp4", width, inner, fused)
     uses = torch.zeros(E + 1, dtype=torch.int64)
     activation = "clamped" if name == "mxfp4" else "silu"
     for tokens, precision in ((1, "fast"), (8, "fast"), (64, "fast"), (1, "f32"), (64, "f32")):
-        x = torch.zeros((tokens, D), dtype=torch.bfloat16 if precision == "fast" else torch.float32)
+        x = torch.zeros((tokens, width), dtype=torch.bfloat16 if precision == "fast" else torch.float32)
         ids, weights = torch.zeros((tokens, K), dtype=torch.int32), torch.ones((tokens, K))
-        expert_ffn(
-            x, ids, weights, bank, activation, precision=precision, out=torch.zeros((tokens, D)), uses=uses
-        )
+        out = torch.zeros((tokens, width))
+        expert_ffn(x, ids, weights, bank, activation, precision=precision, out=out, uses=uses)
+        expert_ffn(x.float(), ids, weights, bank, activation, precision=precision, out=out, uses=uses)
 
 
 def routers(tokens: int, experts: int, width: int, name: str, **options: Any) -> None:
@@ -100,6 +104,9 @@ def main() -> None:
         module.early = lambda _: {"EARLY": True, "launch_pdl": True}
     for name in sys.argv[1].split(",") if len(sys.argv) > 1 else FORMATS:
         experts_of(name)
+    experts_of("bf16", fused=False)
+    # Rows that end within a step of columns
+    experts_of("bf16", 96, 64, fused=False)
     routers(1, 128, 2048, "<f4")
     routers(2, 256, 7168, "<u2", scoring="sigmoid", bias=torch.zeros(256), num_groups=8, top_groups=4)
     residency()
