@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftd.engine.plan import MemoryNeeds, Plan, kv_bytes_per_token, make, num_pages_for
+from ftd.engine.plan import MemoryNeeds, Plan, kv_bytes_per_token, make, num_pages_for, streaming_chunk_tokens
 from ftd.errors import InvalidOption, OutOfMemory
 
 NEEDS = MemoryNeeds(
@@ -171,3 +171,9 @@ def test_a_refusal_names_the_states() -> None:
     needs = replace(NEEDS, state_bytes=10**6)
     with pytest.raises(OutOfMemory, match=r"workspace .*, states 3 MB"):
         make(needs, free_bytes=10**6, context_tokens=64, max_sequences=3)
+
+
+def test_a_chunk_computes_about_as_long_as_it_streams() -> None:
+    gigabyte = 1 << 30
+    found = [streaming_chunk_tokens(size) for size in (0, 2 * gigabyte, 10 * gigabyte, 36 * gigabyte)]
+    assert found == [1, 2048, 8192, 16384]
