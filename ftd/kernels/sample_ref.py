@@ -5,6 +5,7 @@ The chain, in llama.cpp's default order; each link sees what the one before it l
     penalties ─▶ top_k ─▶ typical_p ─▶ top_p ─▶ min_p ─▶ temperature ─▶ draw
 """
 
+from math import isfinite
 from typing import Protocol
 
 import numpy as np
@@ -81,7 +82,7 @@ def check(logits: ArrayLike, params: SampleParams, history: ArrayLike, uniform: 
         ("presence_penalty", params.presence_penalty),
         ("frequency_penalty", params.frequency_penalty),
     ):
-        if not np.isfinite(value):
+        if not isfinite(value):
             raise ValueError(f"{name} must be finite, got {value}")
 
 

@@ -3,6 +3,7 @@
 Only ``.shape`` and ``.dtype`` are looked at: NumPy arrays and torch tensors both fit.
 """
 
+from functools import cache
 from typing import Protocol
 
 
@@ -25,7 +26,7 @@ def expect(name: str, array: ArrayLike, dtypes: str, shape: tuple[int | str, ...
 
     An int in ``shape`` is a wanted length, a letter stands for any length.
     """
-    dtype = str(array.dtype).removeprefix("torch.")
+    dtype = _name_of(array.dtype)
     fits = len(array.shape) == len(shape) and all(
         isinstance(wanted, str) or wanted == length for wanted, length in zip(shape, array.shape, strict=True)
     )
@@ -34,6 +35,12 @@ def expect(name: str, array: ArrayLike, dtypes: str, shape: tuple[int | str, ...
         raise ValueError(
             f"{name} must be {' or '.join(dtypes.split())} [{wanted_shape}], got {dtype} {list(array.shape)}"
         )
+
+
+@cache
+def _name_of(dtype: object) -> str:
+    """Return the text of an item type; NumPy takes microseconds to make it, and every step asks."""
+    return str(dtype).removeprefix("torch.")
 
 
 def expect_range(name: str, low: int, high: int, minimum: int, maximum: int) -> None:
