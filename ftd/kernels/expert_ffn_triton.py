@@ -155,8 +155,8 @@ class _Step(NamedTuple):
     def launch(self, kernel: str, *weights: _Weight) -> Launch:
         """Return how to launch ``kernel``.
 
-        A step of fp8_b128's columns lies in one of its blocks; f32, of weights or of many tokens, has twice the
-        bytes that the table means.
+        A step of fp8_b128's columns lies in one of its blocks; f32, of weights or of many tokens, has
+        twice the bytes that the table means.
         """
         is_token = self.is_token(*weights)
         if _is_interpreted(self.ids):
