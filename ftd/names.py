@@ -16,11 +16,21 @@ DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+# What a part looks like, and how that is said
 _PARTS = {
-    "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII),
-    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII),
-    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII),
-    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII),
+    "host": (
+        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII),
+        "letters, digits, _ . : - (350 at most)",
+    ),
+    "namespace": (
+        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII),
+        "letters, digits, _ - (80 at most)",
+    ),
+    "model": (
+        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII),
+        "letters, digits, _ . - (80 at most)",
+    ),
+    "tag": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII), "letters, digits, _ . - (80 at most)"),
 }
 
 
@@ -44,10 +54,13 @@ class ModelName:
     scheme: str = DEFAULT_SCHEME
 
     def __post_init__(self) -> None:
-        for part, pattern in _PARTS.items():
+        for part, (pattern, allowed) in _PARTS.items():
             value = getattr(self, part)
             if not pattern.fullmatch(value):
-                raise InvalidName("invalid model name", f"{part} {value!r:.90} is not allowed")
+                raise InvalidName(
+                    "invalid model name",
+                    f"{part} {value!r:.90} is not allowed: use {allowed}, the first a letter, a digit or _",
+                )
         if self.scheme not in ("http", "https"):
             raise InvalidName("invalid model name", f"scheme {self.scheme!r:.20} is not http or https")
 

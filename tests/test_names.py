@@ -142,3 +142,16 @@ def test_a_digest_in_any_other_form_is_refused(text: str) -> None:
 def test_a_digest_that_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(InvalidDigest):
         parse_digest(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Bad Name!!", "model 'Bad Name!!' is not allowed: use letters, digits, _ . -"),
+        ("a.b/c", "namespace 'a.b'"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(text: str, said: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_name(text)
+    assert caught.value.hint is not None and said in caught.value.hint
