@@ -240,6 +240,8 @@ async def test_a_client_that_leaves_at_any_moment_leaves_no_task_and_no_lock(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert not any("_Flight" in repr(found) for found in asyncio.all_tasks())
-        assert store.list() == [] or task.exception() is None
+        # A pull that is left while its manifest is written may still be published, but then it is whole.
+        listed = [entry for model in store.list() for entry in model.manifest.blobs]
+        assert all(store.blobs.size(entry.digest) == entry.size for entry in listed)
         assert not store.blobs.has(digest_of(blob)) or store.blobs.verify(digest_of(blob))
     assert await pull(name) == {"status": "success"}
