@@ -1,11 +1,27 @@
-"""The control line to scripted engines, as a fixture."""
+"""A daemon for all tests of a module, and the control line to scripted engines on either loop."""
 
 import pytest
+import pytest_asyncio
 from fake_engine import controlling
+from live_daemon import running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def daemon(tmp_path_factory):
+    """One daemon for tests that only read from it; they load models, but leave nothing to the next."""
+    async with running(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield daemon
 
 
 @pytest.fixture
 async def control(tmp_path):
     """A Control on the loop of the test."""
+    async with controlling(tmp_path) as control:
+        yield control
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def module_control(tmp_path):
+    """A Control on the loop of the module, for tests that run there beside ``daemon``."""
     async with controlling(tmp_path) as control:
         yield control

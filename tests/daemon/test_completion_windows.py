@@ -4,26 +4,11 @@ import asyncio
 import re
 
 import pytest
-import pytest_asyncio
-from fake_engine import controlling
 from live_daemon import running, says
 
 USER = [{"role": "user", "content": "hi"}]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def daemon(tmp_path_factory):
-    """One daemon for all tests that only read from it; they load models, but leave nothing to the next."""
-    async with running(tmp_path_factory.mktemp("daemon")) as daemon:
-        yield daemon
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def control(tmp_path):
-    async with controlling(tmp_path) as control:
-        yield control
 
 
 async def test_num_ctx_on_v1_sizes_the_window_and_none_reloads(daemon):
@@ -101,9 +86,9 @@ async def test_window_bounds_the_answer(tmp_path):
             assert (answer["done_reason"], answer["eval_count"]) == ("length", count)
 
 
-async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, control):
+async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, module_control):
     """No silence: what left the window is in the last object of every API."""
-    async with running(tmp_path, control.command()) as daemon:
+    async with running(tmp_path, module_control.command()) as daemon:
         messages = [{"role": "user", "content": "hi"}]
         worker = None
         for path, more, num_keep, said in (
@@ -117,7 +102,7 @@ async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, control):
             body = {"model": "tiny", "messages": messages, "stream": False, **more}
             asked = asyncio.create_task(daemon.json(path, body))
             if worker is None:
-                worker = await control.next_worker()
+                worker = await module_control.next_worker()
                 worker.ready()
             message = await worker.received("generate")
             assert message["num_keep"] == num_keep

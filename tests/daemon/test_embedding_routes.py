@@ -5,17 +5,9 @@ import math
 import struct
 
 import pytest
-import pytest_asyncio
-from live_daemon import running
 from tiny_model import EOS, add_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def daemon(tmp_path_factory):
-    async with running(tmp_path_factory.mktemp("daemon")) as daemon:
-        yield daemon
 
 
 def unit(*values):

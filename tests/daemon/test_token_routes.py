@@ -1,18 +1,9 @@
 """Text to ids and back over HTTP, with a vocabulary of bytes."""
 
 import pytest
-import pytest_asyncio
-from live_daemon import running
 from tiny_model import CONTROL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def daemon(tmp_path_factory):
-    """One daemon for all tests, which only read."""
-    async with running(tmp_path_factory.mktemp("daemon")) as daemon:
-        yield daemon
 
 
 async def test_there_and_back(daemon):
