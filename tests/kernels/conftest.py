@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick_interpreter  # noqa: F401  makes Triton's interpreter quick
 import torch
 from numpy.typing import NDArray
 

@@ -1,0 +1,134 @@
+"""Triton's interpreter, made quick: what it computes anew for every operation is computed once.
+
+A program of a kernel is some thousand operations on small arrays, and nine tenths of their time went into
+objects that describe types: names, shapes as tuples of constants, tables from Triton's types to NumPy's. Here
+they are kept by their shape or name. It also widened every sum of integers to look for overflow, and then
+did not ask (``options.debug`` is off). Results are the same bit for bit; nothing here touches values.
+
+Importing this module does it; without the interpreter (a card, or the compiler) it does nothing.
+"""
+
+import builtins
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import triton
+from triton.language import core
+
+
+class _Shape(NamedTuple):
+    """What types and tensors of one shape hold of it."""
+
+    ints: Any  # core.tuple of int
+    constants: Any  # core.tuple of constexpr
+    numel: int
+    numel_constant: Any
+
+
+_shapes: dict[builtins.tuple[int, ...], _Shape] = {}
+_by_tuple: dict[int, _Shape] = {}  # the same by the id of their tuples, which live as long
+_INTEGERS = frozenset(core.dtype.SINT_TYPES + core.dtype.UINT_TYPES)
+
+
+def _shape(sizes: Any) -> _Shape:
+    """Return what belongs to these sizes, checked when they are first seen."""
+    if (kept := _by_tuple.get(id(sizes))) is not None:
+        return kept
+    key = builtins.tuple(core._unwrap_if_constexpr(size) for size in core._unwrap_if_constexpr(sizes))
+    if key not in _shapes:
+        numel = core.validate_block_shape(key)
+        constants = core.tuple([core.constexpr(size) for size in key])
+        kept = _Shape(core.tuple(key), constants, numel, core.constexpr(numel))
+        _shapes[key] = _by_tuple[id(kept.ints)] = _by_tuple[id(kept.constants)] = kept
+    return _shapes[key]
+
+
+def _block_init(self: Any, element_ty: Any, shape: Any) -> None:
+    assert isinstance(shape, (list, core.tuple))
+    kept = _shape(shape)
+    if not len(kept.ints):
+        raise TypeError("0d block_type is forbidden")
+    self.element_ty, self.shape, self.numel, self.kept = element_ty, kept.ints, kept.numel, kept
+
+
+def _block_name(self: Any) -> str:
+    return f"<{self.shape}, {self.element_ty}>"
+
+
+_SCALAR = _Shape(core.tuple([]), core.tuple([]), 1, core.constexpr(1))
+
+
+def _tensor_init(self: Any, handle: Any, type: Any) -> None:
+    kept = type.kept if type.is_block() else _SCALAR
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = kept.constants, kept.numel_constant
+
+
+def _tuple_equals(self: Any, other: Any) -> Any:
+    other = other.values if isinstance(other, core.tuple) else list(other)
+    return core.constexpr(self.values == [core._unwrap_if_constexpr(value) for value in other])
+
+
+def _unwrap(value: Any) -> Any:
+    kind = value.__class__
+    if kind is core.constexpr:
+        return value.value
+    if kind is core.tuple or isinstance(value, (list, builtins.tuple, core.tuple)):
+        made = list if isinstance(value, list) else core.tuple if kind is core.tuple else builtins.tuple
+        return made(_unwrap(each) for each in value)
+    return value.value if isinstance(value, core.constexpr) else value
+
+
+def _dtype_equals(self: Any, other: Any) -> bool:
+    if self is other:
+        return True
+    other = _unwrap(other)
+    return isinstance(other, core.dtype) and self.name == other.name
+
+
+def _quicken() -> None:
+    from triton.runtime import interpreter
+
+    original = interpreter._get_np_dtype
+    pointer, numpy_types = np.dtype(np.uint64), {}
+    for value in vars(core).values():
+        if type(value) is core.dtype and value.name != "void":
+            numpy_types[value.name] = original(value)
+
+    def get_np_dtype(ty: Any) -> Any:
+        element = ty.scalar
+        return pointer if element.is_ptr() else numpy_types[element.name]
+
+    def patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        semantic = interpreter.TritonSemantic(builder)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            keywords["_semantic"] = semantic
+            return member(*args, **keywords)
+
+        scope.set_attr(obj, name, call)
+
+    broadcast = interpreter.TritonSemantic.broadcast_impl_value
+
+    def broadcast_impl_value(self: Any, a: Any, b: Any) -> Any:
+        if a.type.is_block() and b.type.is_block() and a.type.kept is b.type.kept:
+            return a, b
+        return broadcast(self, a, b)
+
+    interpreter.TritonSemantic.broadcast_impl_value = broadcast_impl_value
+    interpreter._get_np_dtype = get_np_dtype
+    interpreter._patch_attr = patch_attr
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    core.block_type.__init__ = _block_init
+    core.block_type.name = property(_block_name)
+    core.tensor.__init__ = _tensor_init
+    core.tuple.__eq__ = _tuple_equals
+    core.dtype.__eq__ = _dtype_equals
+    core.dtype.is_int = lambda self: self.name in _INTEGERS
+    core._unwrap_if_constexpr = _unwrap
+
+
+if triton.knobs.runtime.interpret:
+    _quicken()
