@@ -6,7 +6,6 @@ Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.f
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -357,8 +356,14 @@ def _parse(parse: Callable[[str], Any], text: str, source: str) -> Any:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+    except UnicodeDecodeError as exc:
+        raise InvalidOption(f"{path}: {exc}") from exc
+    import tomllib  # takes a third of what a command imports, and few people have the file
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
         raise InvalidOption(f"{path}: {exc}") from exc

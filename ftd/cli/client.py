@@ -1,21 +1,28 @@
 """The one HTTP client of the commands: JSON up, JSON or NDJSON lines down, blocking, standard library only.
 
 One connection for each call. A stream that is not read to its end closes its connection, which aborts the
-request in the daemon.
+request in the daemon. ``http.client`` is imported with the first request: it takes a third of a command's
+start, and a daemon that has to be started starts meanwhile.
 """
 
-import http.client
+from __future__ import annotations
+
 import json
-import ssl
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ftd
 from ftd.address import Address
 from ftd.errors import FtdError
 
+if TYPE_CHECKING:
+    import http.client
+
 _CONNECT_TIMEOUT_S = 5.0
+# A daemon that listens but is not imported yet answers after that
+_UP_TIMEOUT_S = 30.0
 _MAX_LINE_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
 _MAX_BODY_BYTES = 1 << 30
@@ -43,7 +50,11 @@ class Client:
     def is_up(self) -> bool:
         """Whether a daemon answers ``HEAD /``."""
         try:
-            with self._send("HEAD", "/") as response:
+            socket.create_connection((self._host, self.address.port), _CONNECT_TIMEOUT_S).close()
+        except OSError:
+            return False
+        try:
+            with self._send("HEAD", "/", timeout_s=_UP_TIMEOUT_S) as response:
                 return response.status == 200
         except DaemonUnreachable:
             return False
@@ -79,9 +90,16 @@ class Client:
 
     @contextmanager
     def _send(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send one request and give its response; the connection is closed at the end, whatever happened."""
+        import http.client  # see above
+
         connection = self._connection()
         headers = {"User-Agent": f"ftd/{ftd.__version__}", **(headers or {})}
         if body is not None and "Content-Length" not in headers:
@@ -89,7 +107,7 @@ class Client:
             headers["Content-Type"] = "application/json"
         try:
             connection.connect()
-            connection.sock.settimeout(None)
+            connection.sock.settimeout(timeout_s)
             # a daemon that refuses an upload answers and reads no more; its answer says why
             with suppress(BrokenPipeError):
                 connection.request(method, self.address.path + path, body, headers)  # type: ignore[arg-type]
@@ -102,14 +120,25 @@ class Client:
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    @property
+    def _host(self) -> str:
+        """The host to call: loopback for an unspecified address."""
         target = Address("http", self.address.host, self.address.port).url.removeprefix("http://")
-        host = target.rpartition(":")[0].strip("[]")
+        return target.rpartition(":")[0].strip("[]")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        import http.client  # see above
+
         if self.address.scheme == "https":
+            import ssl
+
             return http.client.HTTPSConnection(
-                host, self.address.port, timeout=_CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+                self._host,
+                self.address.port,
+                timeout=_CONNECT_TIMEOUT_S,
+                context=ssl.create_default_context(),
             )
-        return http.client.HTTPConnection(host, self.address.port, timeout=_CONNECT_TIMEOUT_S)
+        return http.client.HTTPConnection(self._host, self.address.port, timeout=_CONNECT_TIMEOUT_S)
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -21,8 +21,8 @@ from ftd.daemon import (
     token_routes,
 )
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
-from ftd.daemon.runner import WORKER_COMMAND
 from ftd.daemon.services import SERVICES, Services
+from ftd.daemon.spawn import WORKER_COMMAND
 from ftd.registry.store import Store
 
 MAX_BODY_BYTES = 64 << 20

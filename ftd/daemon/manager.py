@@ -21,8 +21,9 @@ from ftd import log, units
 from ftd.config import Config
 from ftd.daemon.load_spec import LoadSpec, load_message
 from ftd.daemon.loaded import Lease, LoadedEngine, LoadedModel, Waiter
-from ftd.daemon.runner import WORKER_COMMAND, Runner
+from ftd.daemon.runner import Runner
 from ftd.daemon.spare import Runners
+from ftd.daemon.spawn import WORKER_COMMAND
 from ftd.engine.messages import Ready, Stats
 from ftd.errors import Busy, EngineError, FtdError
 from ftd.names import ModelName

@@ -1,9 +1,9 @@
 """The runner owns one engine process: starts it, speaks ``engine.messages`` with it, reports its death.
 
-    daemon ── Load, Generate, Cancel, … ──▶ python -m ftd.engine.worker FD
+    daemon ── Load, Generate, Cancel, … ──▶ python -m ftd.engine FD
            ◀── Progress, Ready, Tokens, … ──
 
-The engine's stderr is copied to ours and its last line names the cause of death. One runner serves one
+The engine's log is copied to ours and its last line names the cause of death. One runner serves one
 load: when the process ends, every waiting call gets ``EngineDied`` and the runner is of no more use.
 """
 
@@ -12,13 +12,14 @@ import itertools
 import logging
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
 from ftd import errors, log, units
+from ftd.daemon.engine_process import EngineProcess
 from ftd.daemon.frames import Frames
+from ftd.daemon.spawn import WORKER_COMMAND, Spawned, spawn
 from ftd.engine import messages
 from ftd.engine.messages import (
     Cancel,
@@ -41,11 +42,9 @@ from ftd.errors import EngineDied, EngineError, FtdError
 
 logger = logging.getLogger(__name__)
 
-WORKER_COMMAND = (sys.executable, "-m", "ftd.engine.worker")
 STOP_GRACE_S = 5.0
 # Exit status and last words come within this time after the socket closed, or waiting requests do without.
 LAST_WORDS_S = 0.5
-_STDERR_LINE_BYTES = 64 << 10
 
 # Lines of the engine's log that cannot say why it ended
 _NO_CAUSE = re.compile(r"\S+ \S+ (DEBUG|INFO) ")
@@ -74,13 +73,13 @@ class Runner:
         self._stats_waiters: list[asyncio.Future[Stats]] = []
         self._load_moved = asyncio.Event()
         self._load_result: asyncio.Future[Ready] | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: EngineProcess | None = None
         self._transport: asyncio.Transport | None = None
         self._obituary: asyncio.Task[None] | None = None
-        self._stderr_task: asyncio.Task[None] | None = None
+        self._log_task: asyncio.Task[None] | None = None
         self._cause: str | None = None
         self._stopping = False
-        self.last_stderr_line = ""
+        self.last_log_line = ""
         self.ready: Ready | None = None
         self.progress: Progress | None = None
         self.death: EngineError | None = None
@@ -101,10 +100,10 @@ class Runner:
         """Return an id that no request of this runner has had."""
         return next(self._request_ids)
 
-    async def prepare(self) -> None:
-        """Start the process, which then waits for ``start``."""
+    async def prepare(self, spawned: Spawned | None = None) -> None:
+        """Start the process, or take one that has started; it then waits for ``start``."""
         assert self._process is None, "a runner starts once"
-        await self._spawn()
+        await self._watch(spawned or spawn(self._command, self._log_level))
 
     async def start(self, load: Load, no_progress_timeout_s: float | None = None) -> Ready:
         """Start the process if it is not there and load the model.
@@ -113,7 +112,7 @@ class Runner:
         process running: call ``stop``.
         """
         if self._process is None:
-            await self._spawn()
+            await self.prepare()
         return await self._loaded(load, no_progress_timeout_s)
 
     async def grow(self, context_tokens: int, timeout_s: float | None = None) -> Ready:
@@ -145,46 +144,23 @@ class Runner:
             result.exception()  # marks it as seen: ``start`` may have been cancelled
         self._load_moved.set()
 
-    async def _spawn(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            try:
-                ours.setblocking(False)
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    str(theirs.fileno()),
-                    self._log_level,
-                    pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.PIPE,
-                    limit=_STDERR_LINE_BYTES,
-                    # An interrupt typed at the daemon's terminal must not end the engine before its requests.
-                    start_new_session=True,
-                )
-            except OSError as exc:
-                ours.close()
-                raise EngineError(f"cannot start the engine: {exc}") from exc
-        self._stderr_task = asyncio.create_task(self._copy_stderr())
+    async def _watch(self, spawned: Spawned) -> None:
+        self._process = EngineProcess(spawned)
+        await self._process.open()
+        self._log_task = asyncio.create_task(self._copy_log())
         self._transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: Frames(self._dispatch, self._ended), sock=ours
+            lambda: Frames(self._dispatch, self._ended), sock=spawned.socket
         )
         logger.debug(log.fields("engine started", pid=self.pid))
 
-    async def _copy_stderr(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
-        while True:
-            try:
-                line = await self._process.stderr.readline()
-            except ValueError:  # a line over the limit; the reader dropped what it had
+    async def _copy_log(self) -> None:
+        assert self._process is not None
+        while (text := await self._process.log_line()) is not None:
+            if not text:
                 continue
-            if not line:
-                return
-            text = line.decode("utf-8", "replace").rstrip()
-            if text:
-                if not _NO_CAUSE.match(text):
-                    self.last_stderr_line = text
-                print(text, file=sys.stderr, flush=True)
+            if not _NO_CAUSE.match(text):
+                self.last_log_line = text
+            print(text, file=sys.stderr, flush=True)
 
     def _send(self, message: messages.Down) -> None:
         if self.death is not None:
@@ -232,13 +208,13 @@ class Runner:
             self._obituary = asyncio.create_task(self._bury())
 
     async def _bury(self) -> None:
-        assert self._process is not None and self._stderr_task is not None
+        assert self._process is not None and self._log_task is not None
         if self._cause is not None:
             self._kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._process.wait()
-        await asyncio.wait({self._stderr_task}, timeout=LAST_WORDS_S)
+        await asyncio.wait({self._log_task}, timeout=LAST_WORDS_S)
         self._kill()
         code = self._process.returncode
         self.death = EngineDied(self._death_text(_exit_text(code)))
@@ -252,7 +228,8 @@ class Runner:
             if not waiter.done():
                 waiter.set_exception(self.death)
         await self._process.wait()
-        self._stderr_task.cancel()
+        self._log_task.cancel()
+        self._process.close()
         if self._transport is not None:
             self._transport.abort()
         self.exited.set()
@@ -260,7 +237,7 @@ class Runner:
             self.on_exit()
 
     def _words(self) -> str:
-        return self._cause or self.last_stderr_line
+        return self._cause or self.last_log_line
 
     def _death_text(self, exit_text: str) -> str:
         words = ": ".join(part for part in (exit_text, self._words()) if part)
@@ -270,9 +247,8 @@ class Runner:
         )
 
     def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process is not None:
+            self._process.kill()
 
     def teach(self, vocabulary: Vocabulary) -> None:
         """Tell the engine the bytes of every id; once, before the first Generate with a grammar."""

@@ -14,7 +14,7 @@ from ftd.daemon.catalog import Catalog, Summaries
 from ftd.daemon.completion import Completions
 from ftd.daemon.manager import ModelManager
 from ftd.daemon.metrics import Metrics
-from ftd.daemon.runner import WORKER_COMMAND
+from ftd.daemon.spawn import WORKER_COMMAND
 from ftd.registry.store import Store
 
 if TYPE_CHECKING:

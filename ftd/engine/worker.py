@@ -1,5 +1,4 @@
-"""The engine process: ``python -m ftd.engine.worker FD [LOG_LEVEL]``, started by the daemon with a socket as
-FD.
+"""The engine process: ``python -m ftd.engine FD [LOG_LEVEL]``, started by the daemon with a socket as FD.
 
 The first message must be Load. Then, between steps, it takes what the daemon sent, and runs steps while there
 is work. It ends when told to unload, when the daemon's end of the socket closes, or when a step fails in a
@@ -40,7 +39,7 @@ PROGRESS_NS = 100_000_000
 def main(arguments: list[str]) -> int:
     """Serve the socket whose descriptor is the first argument; return the exit status."""
     if not 1 <= len(arguments) <= 2 or not arguments[0].isdigit():
-        print("usage: python -m ftd.engine.worker FD [LOG_LEVEL]", file=sys.stderr)
+        print("usage: python -m ftd.engine FD [LOG_LEVEL]", file=sys.stderr)
         return 2
     log.configure(arguments[1] if len(arguments) == 2 else "info")
     # Control-C reaches the whole process group; the daemon decides when its engine ends.
@@ -136,7 +135,3 @@ def _report(channel: Channel, exc: FtdError) -> None:
         channel.flush()
     except Disconnected:
         pass  # nobody is left to tell
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

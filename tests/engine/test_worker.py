@@ -36,7 +36,7 @@ from ftd.engine.messages import (
 from tests.engine import tiny
 from tests.engine.serving import GREEDY, write_ftw
 
-# Runs the worker as `-m ftd.engine.worker` does, then fails if torch came in by any way.
+# Runs the worker as `-m ftd.engine` does, then fails if torch came in by any way.
 PROGRAM = """
 import sys
 from ftd.engine import worker
@@ -207,7 +207,7 @@ def test_what_is_no_load_ends_it_with_a_reason(worker: Process, frame: bytes) ->
 
 def test_wrong_arguments_print_the_usage() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "ftd.engine.worker", "x"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ftd.engine", "x"], capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("usage: ")

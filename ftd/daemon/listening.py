@@ -1,0 +1,66 @@
+"""The daemon's listening socket; opened first, so that a second daemon ends before it touches anything.
+
+Whoever connects from then on waits for the daemon to be imported instead of asking again and again.
+"""
+
+import errno
+import socket
+
+from ftd.address import Address, parse_address
+from ftd.errors import Conflict, InvalidOption
+
+_PROBE_S = 1.0
+_BACKLOG = 1024
+
+
+def listen(host: str) -> socket.socket:
+    """Return a listening socket for a host setting; without a host it listens on every address.
+
+    Raises Conflict when the address is taken, InvalidOption when nobody can listen there.
+    """
+    address = parse_address(host)
+    if address.scheme != "http":
+        raise InvalidOption(f"cannot listen with {address.scheme}: {host}", "use http://")
+    try:
+        found = socket.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as exc:
+        raise InvalidOption(f"cannot listen on {address.host}: {exc}", "check FTD_HOST") from exc
+    family, kind, protocol, _, target = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        where = f"{address.host}:{address.port}"
+        if exc.errno == errno.EADDRINUSE:
+            raise Conflict(
+                f"the address is in use: {where}{_who_answers(address)}",
+                "stop that program, or choose another address with FTD_HOST",
+            ) from exc
+        raise InvalidOption(f"cannot listen on {where}: {exc.strerror}", "check FTD_HOST") from exc
+    return listener
+
+
+def _who_answers(address: Address) -> str:
+    """Say what answers at an address, as far as it lets us know."""
+    import http.client  # only those need it who cannot start
+    import json
+
+    host = address.url.removeprefix("http://").partition("/")[0]
+    connection = http.client.HTTPConnection(host, timeout=_PROBE_S)
+    try:
+        connection.request("GET", "/api/version")
+        response = connection.getresponse()
+        server = response.headers.get("Server", "")
+        version = json.loads(response.read(1 << 16))["version"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        connection.close()
+    if server.startswith("ftd/"):
+        return f", by another ftd daemon ({server})"
+    return f", by an Ollama server (version {version})"
