@@ -20,7 +20,7 @@ constexpr int64_t BLOCK = 32;
 struct Activations {
     int8_t* q;       // [T, padded K]
     float* d;        // [T, padded K / 32] step
-    float* z;        // [T, padded K / 32] whole number that q counts from
+    float* z;        // [T, padded K / 32] whole number that q counts from, mostly 0
     float* sum32;    // [T, padded K / 32] X of each block
     int32_t* sum16;  // [T, padded K / 16] sum of q + z of each half block
     int32_t* q_sum;  // [T, padded K / 32] sum of q + z

@@ -44,11 +44,11 @@ inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, 
         const uint8_t* high = plane_row<uint8_t>(w, 1, row, w.k / 4) + 16 * pair;
         const __m128i bytes16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high));
         const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(bytes16), 0x50);  // b0 b0 b1 b1
-        const __m256i two = _mm256_set1_epi8(3);
-        const __m256i add_lo = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 2, 0, 2)), two);
-        const __m256i add_hi = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(4, 6, 4, 6)), two);
-        *lo = _mm256_or_si256(*lo, _mm256_slli_epi16(add_lo, 4));
-        *hi = _mm256_or_si256(*hi, _mm256_slli_epi16(add_hi, 4));
+        const __m256i above = _mm256_set1_epi8(0x30);  // where bits 4 and 5 of a code lie
+        const __m256i add_lo = _mm256_and_si256(_mm256_sllv_epi64(twice, _mm256_setr_epi64x(4, 2, 4, 2)), above);
+        const __m256i add_hi = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 2, 0, 2)), above);
+        *lo = _mm256_or_si256(*lo, add_lo);
+        *hi = _mm256_or_si256(*hi, add_hi);
     }
 }
 

@@ -54,6 +54,7 @@ inline void exact_vector(const Product& p, const float* x, int64_t begin, int64_
 namespace avx2 {
 #define FTD_VNNI 0
 #include "matmul_codes.inl"
+#include "matmul_pair_scales.inl"
 #include "matmul_vector.inl"
 #include "matmul_rows.inl"
 #include "matmul_tile.inl"

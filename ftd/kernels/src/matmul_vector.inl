@@ -1,28 +1,29 @@
 // One row of x times eight rows of W, AVX2: each weight is read once, codes never leave registers.
 //
-// A pair of blocks of one row gives one vector of eight 32-bit sums, block 0 in its low half. Adding the lanes of eight
-// rows' vectors turns rows into lanes.
+// A pair of blocks of one row gives one vector of sums, block 0 in its low half. Adding the lanes of four rows' vectors
+// makes a quad: row r of block 0 in lane r, of block 1 in lane 4 + r. Scales, minimums and results are quads too.
 
-// Sums of two vectors' neighbours: lanes of a and b in turn, each the sum of two of its vector's lanes.
-inline __m256i add_halves(__m256i a, __m256i b) {
-    return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+// How many of a row's 16-bit sums of four products (two groups: of two) fit 16 bits together; 1: sums have 32.
+template <int32_t FORMAT>
+constexpr int SUMS_THAT_FIT = FORMAT == Q8_0 ? 1 : Codes<FORMAT>::BITS == 4 ? 4 : 2;
+
+template <bool WIDE>
+inline __m256i add_lanes(__m256i a, __m256i b) {
+    return WIDE ? _mm256_add_epi32(a, b) : _mm256_add_epi16(a, b);
 }
 
-// Lane sums of eight vectors, given as add_halves of two each: *b0 gets the sums of their low halves, *b1 of their high
-// halves, row r in lane r. (Two shuffles and a sum: horizontal additions take twice as long.)
-inline void add_lanes(const __m256i p[4], __m256i* b0, __m256i* b1) {
-    const __m256i low = _mm256_add_epi32(_mm256_unpacklo_epi64(p[0], p[1]), _mm256_unpackhi_epi64(p[0], p[1]));
-    const __m256i high = _mm256_add_epi32(_mm256_unpacklo_epi64(p[2], p[3]), _mm256_unpackhi_epi64(p[2], p[3]));
-    *b0 = _mm256_permute2x128_si256(low, high, 0x20);
-    *b1 = _mm256_permute2x128_si256(low, high, 0x31);
-}
-
-// add_halves of two vectors of 16-bit pair sums. NARROW: two of the sums fit 16 bits.
-template <bool NARROW>
-inline __m256i add_pairs(__m256i a, __m256i b) {
+// Lane sums of four rows' vectors as a quad of whole numbers.
+template <int FIT>
+inline __m256i add_rows(const __m256i r[4]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    if constexpr (!NARROW) return add_halves(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
-    return _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)), ones);
+    __m256i a = add_lanes<FIT == 1>(_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
+    __m256i b = add_lanes<FIT == 1>(_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
+    if constexpr (FIT == 2) {
+        a = _mm256_madd_epi16(a, ones);
+        b = _mm256_madd_epi16(b, ones);
+    }
+    const __m256i quad = add_lanes<FIT != 4>(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    return FIT == 4 ? _mm256_madd_epi16(quad, ones) : quad;
 }
 
 // Pair sums of signed codes c times q: |c| times q with c's sign (q is never -128).
@@ -31,99 +32,134 @@ inline __m256i dot_signed(__m256i codes, __m256i q) {
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-// OFFSET times a number, in all lanes.
-template <int32_t FORMAT>
-inline __m256i spread_offset(const int32_t* number) {
-    constexpr int OFFSET = Codes<FORMAT>::OFFSET, SHIFT = OFFSET == 8 ? 3 : OFFSET == 16 ? 4 : 5;
-    if constexpr (OFFSET == 12) return _mm256_set1_epi32(OFFSET * *number);
-    return _mm256_slli_epi32(_mm256_set1_epi32(*number), SHIFT);
-}
-
-// Adds what one group of eight rows is worth: dot products, scales and minimums of a block, a row a lane.
-template <int32_t FORMAT>
-inline __m256 finish8(__m256 acc, __m256i dot, const int32_t* above, __m256 s, __m256 m, float d, float x_sum) {
-    if constexpr (Codes<FORMAT>::OFFSET != 0) dot = _mm256_sub_epi32(dot, spread_offset<FORMAT>(above));
-    acc = _mm256_fmadd_ps(s, _mm256_mul_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(d)), acc);
-    if constexpr (Codes<FORMAT>::MINS) acc = _mm256_fmadd_ps(m, _mm256_set1_ps(x_sum), acc);
-    return acc;
-}
-
-// z of blocks b and b + 1 in every byte of the low and of the high half; b is even.
-inline __m256i zero_bytes(const Activations& x, int64_t b) {
+// The two floats at `from` as a quad, the same for every row; and whole numbers, of which `every` are between the two.
+inline __m256 spread_pair(const float* from) {
     double two;
-    std::memcpy(&two, x.z + b, sizeof two);
-    const __m256i whole = _mm256_cvttps_epi32(_mm256_castpd_ps(_mm256_set1_pd(two)));
-    return _mm256_shuffle_epi8(whole, _mm256_setr_epi64x(0, 0, 0x0404040404040404, 0x0404040404040404));
+    std::memcpy(&two, from, sizeof two);
+    return _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+}
+inline __m256i spread_pair(const int32_t* from, int every) {
+    if (every == 2) return _mm256_setr_m128i(_mm_set1_epi32(from[0]), _mm_set1_epi32(from[2]));
+    double two;
+    std::memcpy(&two, from, sizeof two);
+    const __m256 quad = _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    return _mm256_castps_si256(quad);
 }
 
-// Adds pair `pair` of rows row .. row + 7 to the partial sums of its blocks. scales and mins are the first block's.
-template <int32_t FORMAT, bool SINGLE>
-inline void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, const Activations& x,
-                     const __m256* scales, const __m256* mins) {
-    using C = Codes<FORMAT>;
-    constexpr bool NARROW = C::BITS == 4 || FORMAT == NVFP4;
-    const int8_t* q = x.q + pair / 2 * 128 + pair % 2 * 32;
-    const __m256i q_lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
-    const __m256i q_hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 64));
-    const int64_t b = 2 * pair;
-    const __m256i z = zero_bytes(x, b);
-    __m256i first[4], second[4], f[2], s[2];
-#pragma GCC unroll 4
-    for (int r = 0; r < 8; r += 2) {
-        __m256i row1[2], row2[2];  // sums of two rows: of the first or only group, of the second
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
+// OFFSET times a number.
+template <int32_t FORMAT>
+inline __m256i times_offset(__m256i number) {
+    constexpr int OFFSET = Codes<FORMAT>::OFFSET, SHIFT = OFFSET == 8 ? 3 : OFFSET == 16 ? 4 : 5;
+    if constexpr (OFFSET == 12) return _mm256_add_epi32(_mm256_slli_epi32(number, 3), _mm256_slli_epi32(number, 2));
+    return _mm256_slli_epi32(number, SHIFT);
+}
+
+// Adds z times the sums of the codes to dot[group][rows / 4]: what most pairs need not, their z being 0.
+template <int32_t FORMAT>
+[[gnu::noinline]] void add_zeros(__m256i dot[][2], const Matrix& w, int64_t row, int64_t pair, bool single,
+                                 const Activations& x) {
+    const __m256i number = _mm256_cvttps_epi32(spread_pair(x.z + 2 * pair));
+    const __m256i z = _mm256_shuffle_epi8(number, _mm256_set1_epi32(0));
+    for (int half = 0; half < 2; ++half) {
+        __m256i sums[2][4];
+        for (int r = 0; r < 4; ++r) {
             __m256i lo, hi;
-            pair_codes<FORMAT>(w, row + r + i, pair, SINGLE, &lo, &hi);
+            pair_codes<FORMAT>(w, row + 4 * half + r, pair, single, &lo, &hi);
             if constexpr (FORMAT == Q8_0) {
                 const __m256i flip = _mm256_set1_epi8(-128), zero = _mm256_setzero_si256();
-                const __m256i dot = _mm256_add_epi32(dot_signed(lo, q_lo), dot_signed(hi, q_hi));
                 const __m256i sum = _mm256_add_epi32(_mm256_sad_epu8(_mm256_xor_si256(lo, flip), zero),
                                                      _mm256_sad_epu8(_mm256_xor_si256(hi, flip), zero));
                 const __m256i signed_sum = _mm256_sub_epi16(sum, _mm256_set1_epi64x(16 * 128));
-                row1[i] = _mm256_add_epi32(dot, _mm256_madd_epi16(signed_sum, _mm256_srai_epi16(z, 8)));
-            } else if constexpr (C::GROUPS == 2) {
-                row1[i] = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(lo, z));
-                row2[i] = _mm256_add_epi16(_mm256_maddubs_epi16(hi, q_hi), _mm256_maddubs_epi16(hi, z));
-            } else {  // at most 4 * 31 * 127 * 2 = 31496: no 16-bit sum overflows
-                const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(hi, q_hi));
-                row1[i] = _mm256_add_epi16(both, _mm256_maddubs_epi16(_mm256_add_epi8(lo, hi), z));
+                sums[0][r] = _mm256_madd_epi16(signed_sum, _mm256_srai_epi16(z, 8));
+            } else if constexpr (Codes<FORMAT>::GROUPS == 2) {
+                sums[0][r] = _mm256_maddubs_epi16(lo, z);
+                sums[1][r] = _mm256_maddubs_epi16(hi, z);
+            } else {
+                sums[0][r] = _mm256_maddubs_epi16(_mm256_add_epi8(lo, hi), z);
             }
         }
-        first[r / 2] = FORMAT == Q8_0 ? add_halves(row1[0], row1[1]) : add_pairs<NARROW>(row1[0], row1[1]);
-        if constexpr (C::GROUPS == 2) second[r / 2] = add_pairs<NARROW>(row2[0], row2[1]);
+        for (int g = 0; g < Codes<FORMAT>::GROUPS; ++g)
+            dot[g][half] = _mm256_add_epi32(dot[g][half], add_rows<SUMS_THAT_FIT<FORMAT>>(sums[g]));
     }
-    add_lanes(first, &f[0], &f[1]);
-    if constexpr (C::GROUPS == 2) add_lanes(second, &s[0], &s[1]);
-    for (int i = 0; i < (SINGLE ? 1 : 2); ++i) {
-        if constexpr (C::GROUPS == 2) {
-            const int32_t* above = x.sum16 + 2 * (b + i);
-            acc[i] = finish8<FORMAT>(acc[i], f[i], above, scales[2 * i], mins[i], x.d[b + i], 0.0f);
-            acc[i] = finish8<FORMAT>(acc[i], s[i], above + 1, scales[2 * i + 1], mins[i], x.d[b + i], 0.0f);
-        } else {
-            acc[i] = finish8<FORMAT>(acc[i], f[i], x.q_sum + b + i, scales[i], mins[i], x.d[b + i], x.sum32[b + i]);
+}
+
+// Dot products of pair `pair` of rows row .. row + 7 with x: dot[group][rows / 4].
+template <int32_t FORMAT, bool SINGLE>
+inline void dot_pair(__m256i dot[][2], const Matrix& w, int64_t row, int64_t pair, const Activations& x) {
+    const int8_t* q = x.q + pair / 2 * 128 + pair % 2 * 32;
+    const __m256i q_lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
+    const __m256i q_hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 64));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+        __m256i sums[2][4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            __m256i lo, hi;
+            pair_codes<FORMAT>(w, row + 4 * half + r, pair, SINGLE, &lo, &hi);
+            if constexpr (FORMAT == Q8_0) {
+                sums[0][r] = _mm256_add_epi32(dot_signed(lo, q_lo), dot_signed(hi, q_hi));
+            } else if constexpr (Codes<FORMAT>::GROUPS == 2) {  // at most 2 * 63 * 127 = 16002
+                sums[0][r] = _mm256_maddubs_epi16(lo, q_lo);
+                sums[1][r] = _mm256_maddubs_epi16(hi, q_hi);
+            } else {  // at most 4 * 15 * 127 = 7620, or 4 * 31 * 127 = 15748
+                sums[0][r] = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(hi, q_hi));
+            }
         }
+        for (int g = 0; g < Codes<FORMAT>::GROUPS; ++g) dot[g][half] = add_rows<SUMS_THAT_FIT<FORMAT>>(sums[g]);
     }
+    uint64_t zeros;
+    std::memcpy(&zeros, x.z + 2 * pair, sizeof zeros);
+    if (zeros != 0) add_zeros<FORMAT>(dot, w, row, pair, SINGLE, x);
+}
+
+// A quad without its second block where that is past the row.
+template <bool SINGLE>
+inline __m256 valid_part(__m256 quad) {
+    return SINGLE ? _mm256_zextps128_ps256(_mm256_castps256_ps128(quad)) : quad;
+}
+
+// Adds pair `pair` of rows row .. row + 7 to the partial sums of its blocks, acc[rows / 4].
+template <int32_t FORMAT, bool SINGLE>
+inline void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, const Activations& x,
+                     const PairScales<FORMAT>& s) {
+    using C = Codes<FORMAT>;
+    const int64_t b = 2 * pair;
+    __m256i dot[C::GROUPS][2];
+    dot_pair<FORMAT, SINGLE>(dot, w, row, pair, x);
+    const __m256 d = spread_pair(x.d + b);
+    for (int g = 0; g < C::GROUPS; ++g) {
+        if constexpr (C::OFFSET != 0) {
+            const int32_t* sum = C::GROUPS == 2 ? x.sum16 + 2 * b + g : x.q_sum + b;
+            const __m256i above = times_offset<FORMAT>(spread_pair(sum, C::GROUPS));
+            for (int half = 0; half < 2; ++half) dot[g][half] = _mm256_sub_epi32(dot[g][half], above);
+        }
+        for (int half = 0; half < 2; ++half)
+            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.scale[g][half]), _mm256_mul_ps(_mm256_cvtepi32_ps(dot[g][half]), d), acc[half]);
+    }
+    if constexpr (C::MINS)
+        for (int half = 0; half < 2; ++half)
+            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.minimum[half]), spread_pair(x.sum32 + b), acc[half]);
 }
 
 // Products of rows row .. row + 7 with the one row of x.
 template <int32_t FORMAT>
 inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead<FORMAT, 8> ahead) {
-    using C = Codes<FORMAT>;
     const int64_t blocks = w.k / 32;
-    __m256 acc[4] = {}, scales[8 * C::GROUPS], mins[8] = {};
+    __m256 acc[2][2] = {};  // of even pairs: partial sums 0 and 1; of odd ones: 2 and 3
+    PairScales<FORMAT> scales[4];
     for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
         const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
         ahead.scales();
-        eight_scales<FORMAT>(w, row, b0, count, scales, mins);
+        pair_scales<FORMAT>(w, row, b0, scales);
         int i = 0;
         for (; i + 2 <= count; i += 2) {
             ahead.codes();
-            add_pair<FORMAT, false>(acc + i % 4, w, row, (b0 + i) / 2, x, scales + i * C::GROUPS, mins + i);
+            add_pair<FORMAT, false>(acc[i / 2 % 2], w, row, (b0 + i) / 2, x, scales[i / 2]);
         }
         if constexpr (FORMAT != Q4_K && FORMAT != Q5_K && FORMAT != Q6_K)  // their K is a multiple of 256
-            if (i < count)
-                add_pair<FORMAT, true>(acc + i % 4, w, row, (b0 + i) / 2, x, scales + i * C::GROUPS, mins + i);
+            if (i < count) add_pair<FORMAT, true>(acc[i / 2 % 2], w, row, (b0 + i) / 2, x, scales[i / 2]);
     }
-    return _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), acc[2]), acc[3]);
+    const __m256 part0 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x20), part1 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x31);
+    const __m256 part2 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x20), part3 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x31);
+    return _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(part0, part1), part2), part3);
 }

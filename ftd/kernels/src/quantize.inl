@@ -30,7 +30,8 @@ inline void quantize_block(const float* x, const Activations& out, int64_t t, in
         lows = _mm256_min_ps(v[i], lows);
         highs = _mm256_max_ps(v[i], highs);
     }
-    const float low = lowest(lows), high = highest(highs);
+    float low = lowest(lows), high = highest(highs);
+    widen_range(&low, &high);
     const float d = (high - low) * (1.0f / 253.0f);
     const float inverse = d >= 0x1p-126f && d < INFINITY ? 1.0f / d : 0.0f;
     const float z = std::nearbyint(0.5f * (high + low) * inverse);

@@ -17,6 +17,16 @@ inline void store_block(const Activations& out, int64_t i, float d, float z, int
     out.sum32[i] = d * static_cast<float>(out.q_sum[i]);
 }
 
+// Widens the range of a block, which holds 0, to the same on both sides unless that makes the step more than 8/5 as long.
+// Most blocks get z = 0 by that, which saves the products of one row a fifth of their work; blocks of one sign keep
+// their precision.
+inline void widen_range(float* low, float* high) {
+    const float most = *high > -*low ? *high : -*low;
+    if (*high - *low < 1.25f * most) return;
+    *low = -most;
+    *high = most;
+}
+
 // The 32 values of block b of row t. The range is widened to hold 0, so that z fits where all values have one sign; one
 // level less than q has leaves room for the rounding of z.
 inline void quantize_block_scalar(const float* x, const Activations& out, int64_t t, int64_t b) {
@@ -25,6 +35,7 @@ inline void quantize_block_scalar(const float* x, const Activations& out, int64_
         low = x[j] < low ? x[j] : low;
         high = x[j] > high ? x[j] : high;
     }
+    widen_range(&low, &high);
     const int64_t i = t * out.blocks + b;
     const float d = (high - low) * (1.0f / 253.0f);
     const float inverse = d >= 0x1p-126f && d < INFINITY ? 1.0f / d : 0.0f;
