@@ -24,6 +24,8 @@ class _Shape(NamedTuple):
     constants: Any  # core.tuple of constexpr
     numel: int
     numel_constant: Any
+    sizes: builtins.tuple[int, ...]
+    blocks: dict[str, Any]  # block types of this shape, by the name of their elements' type
 
 
 _shapes: dict[builtins.tuple[int, ...], _Shape] = {}
@@ -39,7 +41,7 @@ def _shape(sizes: Any) -> _Shape:
     if key not in _shapes:
         numel = core.validate_block_shape(key)
         constants = core.tuple([core.constexpr(size) for size in key])
-        kept = _Shape(core.tuple(key), constants, numel, core.constexpr(numel))
+        kept = _Shape(core.tuple(key), constants, numel, core.constexpr(numel), key, {})
         _shapes[key] = _by_tuple[id(kept.ints)] = _by_tuple[id(kept.constants)] = kept
     return _shapes[key]
 
@@ -56,7 +58,16 @@ def _block_name(self: Any) -> str:
     return f"<{self.shape}, {self.element_ty}>"
 
 
-_SCALAR = _Shape(core.tuple([]), core.tuple([]), 1, core.constexpr(1))
+def _block_of(element_ty: Any, kept: _Shape) -> Any:
+    """Return the block type of this shape, the same object if its elements are no pointers."""
+    if element_ty.__class__ is not core.dtype:
+        return core.block_type(element_ty, kept.ints)
+    if element_ty.name not in kept.blocks:
+        kept.blocks[element_ty.name] = core.block_type(element_ty, kept.ints)
+    return kept.blocks[element_ty.name]
+
+
+_SCALAR = _Shape(core.tuple([]), core.tuple([]), 1, core.constexpr(1), (), {})
 
 
 def _tensor_init(self: Any, handle: Any, type: Any) -> None:
@@ -83,7 +94,8 @@ def _unwrap(value: Any) -> Any:
 def _dtype_equals(self: Any, other: Any) -> bool:
     if self is other:
         return True
-    other = _unwrap(other)
+    if other.__class__ is not core.dtype:
+        other = _unwrap(other)
     return isinstance(other, core.dtype) and self.name == other.name
 
 
@@ -109,20 +121,46 @@ def _quicken() -> None:
 
         scope.set_attr(obj, name, call)
 
-    broadcast = interpreter.TritonSemantic.broadcast_impl_value
+    def handle_init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if not dtype.is_ptr() and data.itemsize * 8 > max(8, dtype.primitive_bitwidth):
+            raise ValueError(f"{data.dtype} is wider than {dtype}")
+
+    def create_splat(self: Any, ty: Any, arg: Any) -> Any:
+        data = np.empty(ty.kept.sizes, get_np_dtype(arg.dtype))
+        data[...] = arg.data
+        return interpreter.TensorHandle(data, arg.dtype.scalar)
+
+    semantic = interpreter.TritonSemantic
+    broadcast, check = semantic.broadcast_impl_value, semantic.binary_op_type_checking_impl
+
+    def check_types(self: Any, a: Any, b: Any, *rest: Any, **named: Any) -> Any:
+        # Of one type that is no pointer: nothing to convert, but for / and % (the last argument)
+        if a.__class__ is core.tensor and b.__class__ is core.tensor and len(rest) < 4:
+            one, other = a.dtype, b.dtype
+            if one.__class__ is core.dtype and other.__class__ is core.dtype and one.name == other.name:
+                return self.broadcast_impl_value(a, b)
+        return check(self, a, b, *rest, **named)
 
     def broadcast_impl_value(self: Any, a: Any, b: Any) -> Any:
         if a.type.is_block() and b.type.is_block() and a.type.kept is b.type.kept:
             return a, b
         return broadcast(self, a, b)
 
-    interpreter.TritonSemantic.broadcast_impl_value = broadcast_impl_value
+    semantic.broadcast_impl_value = broadcast_impl_value
+    semantic.binary_op_type_checking_impl = check_types
+    interpreter.TensorHandle.__init__ = handle_init
+    interpreter.InterpreterBuilder.create_splat = create_splat
+    interpreter.InterpreterBuilder.get_block_ty = lambda self, element, shape: _block_of(
+        element, _shape(shape)
+    )
     interpreter._get_np_dtype = get_np_dtype
     interpreter._patch_attr = patch_attr
     builder = interpreter.interpreter_builder
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
     core.block_type.__init__ = _block_init
     core.block_type.name = property(_block_name)
+    core.block_type.with_element_ty = lambda self, scalar_ty: _block_of(scalar_ty, self.kept)
     core.tensor.__init__ = _tensor_init
     core.tuple.__eq__ = _tuple_equals
     core.dtype.__eq__ = _dtype_equals
