@@ -4,6 +4,7 @@ Only a daemon on this machine is started, detached, with its log in the state fo
 at the same moment start two; the second finds the port taken and ends, and both commands use the first.
 """
 
+import importlib
 import ipaddress
 import os
 import sys
@@ -26,11 +27,12 @@ _POLL_S = 0.005
 _OTHER_TIMEOUT_S = 3.0
 
 
-def connect(*, start: bool = True) -> Client:
+def connect(*, start: bool = True, meanwhile: str = "") -> Client:
     """Return a client of a daemon that answers, started now if need be.
 
-    Raises DaemonUnreachable if none answers and ``start`` is false, the address is another machine's, or it
-    does not come up.
+    meanwhile: the module that the command needs next; it is imported while a daemon starts. Raises
+    DaemonUnreachable if none answers and ``start`` is false, the address is another machine's, or it does not
+    come up.
     """
     client = Client(parse_address(config.load().server.host))
     if client.is_up():
@@ -41,7 +43,7 @@ def connect(*, start: bool = True) -> Client:
         raise DaemonUnreachable(
             f"no daemon listens: {client.address.url}", "start one there with: ftd serve, or change FTD_HOST"
         )
-    _start(client)
+    _start(client, meanwhile)
     return client
 
 
@@ -55,7 +57,7 @@ def _is_local(client: Client) -> bool:
         return host.lower() == "localhost"
 
 
-def _start(client: Client) -> None:
+def _start(client: Client, meanwhile: str) -> None:
     log_path = config.state_dir() / LOG_NAME
     output.note(f"starting the daemon: {client.address.url}, log {log_path}")
     with _open_log(log_path) as descriptor:
@@ -72,6 +74,8 @@ def _start(client: Client) -> None:
             ],
             setsid=True,
         )
+    if meanwhile:
+        importlib.import_module(meanwhile)
     deadline = time.monotonic() + _START_TIMEOUT_S
     exit_code = None
     while time.monotonic() < deadline:

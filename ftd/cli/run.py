@@ -4,24 +4,25 @@ import argparse
 import importlib
 import sys
 
-from ftd.cli import background, output, session
+from ftd.cli import background, output, wishes
 from ftd.cli.client import Client, RequestFailed
-from ftd.cli.pull import pull
 from ftd.errors import InvalidOption
 
 
 def run(options: argparse.Namespace) -> int:
     """Run ``options.model``, which is pulled if it is not here."""
-    format_, keep_alive = session.parse_format(options.format), session.parse_keep_alive(options.keepalive)
+    format_, keep_alive = wishes.parse_format(options.format), wishes.parse_keep_alive(options.keepalive)
     prompt = _prompt(options.prompt)
-    client = background.connect()
+    client = background.connect(meanwhile="ftd.cli.session")
+    from ftd.cli import session
+
     conversation = session.Session(
         client=client,
         model=options.model,
         shown=show_or_pull(client, options.model, options.insecure),
         format=format_,
         keep_alive=keep_alive,
-        think=session.parse_think(options.think),
+        think=wishes.parse_think(options.think),
         hide_thinking=options.hidethinking,
         wordwrap=not options.nowordwrap,
         verbose=options.verbose,
@@ -55,6 +56,8 @@ def show_or_pull(client: Client, model: str, insecure: bool) -> dict[str, object
         except RequestFailed as exc:
             if exc.status != 404 or attempt == "after pull":
                 raise
+            from ftd.cli.pull import pull  # with its bars; most models are here
+
             output.note(f"{exc.message}: pulling it")
             pull(client, model, insecure)
     raise AssertionError("unreachable")

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftd import units
 from ftd.cli import output, progress
 from ftd.cli.answer import Answer, timings
 from ftd.cli.client import Client
-from ftd.errors import FtdError, InvalidOption
+from ftd.errors import FtdError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,34 +124,6 @@ class Session:
         answer.finish()
         if self.verbose:
             print(timings(final), file=sys.stderr)
-
-
-def parse_keep_alive(text: str | None) -> str | float | None:
-    """Return ``--keepalive`` as the API takes it; raise InvalidOption."""
-    if text is None:
-        return None
-    number = text.strip().removeprefix("-").replace(".", "", 1)
-    value: str | float = float(text) if number.isdecimal() else text
-    units.parse_keep_alive(value)
-    return value
-
-
-def parse_think(text: str | None) -> bool | str | None:
-    """Return ``--think`` as the API takes it."""
-    return {None: None, "true": True, "false": False}.get(text, text)
-
-
-def parse_format(text: str | None) -> str | dict[str, Any] | None:
-    """Return ``--format`` as the API takes it: ``json`` or a JSON schema; raise InvalidOption."""
-    if text is None or text == "json":
-        return text
-    try:
-        schema = json.loads(text)
-    except ValueError:
-        schema = None
-    if not isinstance(schema, dict):
-        raise InvalidOption(f"invalid format: {text[:80]}", "use json or a JSON schema object")
-    return schema
 
 
 def warn_if_not_thinking(session: Session) -> None:

@@ -5,8 +5,7 @@ from fake_api import CUT, FakeApi
 
 from ftd.address import Address
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
-from ftd.cli.session import Session, parse_format, parse_keep_alive, parse_think
-from ftd.errors import InvalidOption
+from ftd.cli.session import Session
 
 
 def reply(text: str) -> list[dict[str, object]]:
@@ -75,26 +74,3 @@ def test_the_last_system_message_counts(session: Session) -> None:
     assert session.system == ""
     session.messages = [{"role": "system", "content": text} for text in ("a", "b")]
     assert session.system == "b"
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [(None, None), ("5m", "5m"), ("300", 300), ("-1", -1), ("0.5", 0.5)]
-)
-def test_keep_alive(text: str | None, value: object) -> None:
-    assert parse_keep_alive(text) == value
-
-
-def test_a_bad_keep_alive() -> None:
-    with pytest.raises(InvalidOption, match="invalid duration"):
-        parse_keep_alive("soon")
-
-
-@pytest.mark.parametrize(("text", "value"), [(None, None), ("true", True), ("false", False), ("low", "low")])
-def test_think(text: str | None, value: object) -> None:
-    assert parse_think(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "JSON", "[1]", "{"])
-def test_a_bad_format(text: str) -> None:
-    with pytest.raises(InvalidOption, match="invalid format"):
-        parse_format(text)
