@@ -14,8 +14,6 @@ import re
 from dataclasses import dataclass
 
 from ftd.chat.callbodies import Body
-from ftd.chat.gotemplate import GoTemplateError, parse
-from ftd.chat.gotemplate.discovery import tool_call_tag
 
 _GO_KEY = re.compile(r'"(arguments|parameters)":\s*\{\{')
 _SUFFIXED = re.compile(r"'(:\w{1,40})'")
@@ -180,6 +178,10 @@ def call_format(kind: str, source: str) -> CallFormat:
 def _go_format(source: str) -> CallFormat:
     if "<|channel|>" in source and "<|message|>" in source:
         return HARMONY
+    # A daemon starts without it, since most models bring Jinja templates
+    from ftd.chat.gotemplate import GoTemplateError, parse
+    from ftd.chat.gotemplate.discovery import tool_call_tag
+
     try:
         tag = tool_call_tag(parse(source))
     except GoTemplateError:

@@ -12,8 +12,6 @@ from typing import Any
 
 from ftd.chat import conversation
 from ftd.chat.conversation import Message
-from ftd.chat.gotemplate import GoTemplateError, parse
-from ftd.chat.gotemplate import discovery as go_discovery
 from ftd.chat.guard import Guard, Rendered, choose_seal, glues
 from ftd.chat.renderer import Renderer, TemplateRefused
 from ftd.errors import InvalidTemplate
@@ -296,8 +294,11 @@ def _think_variables(think: bool | str | None) -> dict[str, Any]:
 def template_capabilities(kind: str, source: str) -> tuple[str, ...]:
     """Return the capabilities that a template's text shows, in the order tools, insert, thinking."""
     if kind == "go":
+        # A daemon starts without it, since most models bring Jinja templates
+        from ftd.chat.gotemplate import GoTemplateError, discovery, parse
+
         try:
-            return go_discovery.capabilities(parse(source))
+            return discovery.capabilities(parse(source))
         except GoTemplateError:
             return ()
     if kind != "jinja":
@@ -309,8 +310,10 @@ def template_capabilities(kind: str, source: str) -> tuple[str, ...]:
 def thinking_tags(kind: str, source: str) -> tuple[str, str] | None:
     """Return the opening and closing text of thinking that a template mentions, None if it mentions none."""
     if kind == "go":
+        from ftd.chat.gotemplate import GoTemplateError, discovery, parse  # see above
+
         try:
-            return go_discovery.thinking_tags(parse(source))
+            return discovery.thinking_tags(parse(source))
         except GoTemplateError:
             return None
     return next((tags for tags in THINKING_TAGS if tags[0] in source and tags[1] in source), None)

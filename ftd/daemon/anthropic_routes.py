@@ -22,12 +22,6 @@ from ftd.daemon.services import SERVICES
 from ftd.errors import FtdError
 
 
-def add_routes(app: web.Application) -> None:
-    """Register the routes of this module."""
-    app.router.add_post("/v1/messages", messages)
-    app.router.add_post("/v1/messages/count_tokens", count_tokens)
-
-
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation in Anthropic's form."""
     wanted = anthropic.parse_messages(await read_body(request))

@@ -12,28 +12,14 @@ from aiohttp import web
 
 import ftd
 from ftd.config import Config
-from ftd.daemon import (
-    anthropic_routes,
-    completion_routes,
-    metrics_routes,
-    model_routes,
-    openai_responses_routes,
-    token_routes,
-)
+from ftd.daemon import completion_routes, metrics_routes, model_routes
 from ftd.daemon.middleware import Cors, HostCheck, add_origin, answer_errors
 from ftd.daemon.services import SERVICES, Services
 from ftd.daemon.spawn import WORKER_COMMAND
 from ftd.registry.store import Store
 
 MAX_BODY_BYTES = 64 << 20
-_ROUTES = (
-    anthropic_routes,
-    completion_routes,
-    metrics_routes,
-    model_routes,
-    openai_responses_routes,
-    token_routes,
-)
+_ROUTES = (completion_routes, metrics_routes, model_routes)
 # Imported with their first request: NumPy, importers and the registry client take a fifth of a daemon's start
 _LATE_ROUTES = (
     ("POST", "/api/embed", "embedding_routes", "embed"),
@@ -44,6 +30,11 @@ _LATE_ROUTES = (
     ("POST", "/api/create", "transfer_routes", "create"),
     ("POST", "/api/pull", "transfer_routes", "pull"),
     ("POST", "/api/push", "transfer_routes", "push"),
+    ("POST", "/api/tokenize", "token_routes", "tokenize"),
+    ("POST", "/api/detokenize", "token_routes", "detokenize"),
+    ("POST", "/v1/messages", "anthropic_routes", "messages"),
+    ("POST", "/v1/messages/count_tokens", "anthropic_routes", "count_tokens"),
+    ("POST", "/v1/responses", "openai_responses_routes", "respond"),
 )
 
 

@@ -23,11 +23,6 @@ from ftd.daemon.services import SERVICES
 from ftd.errors import FtdError
 
 
-def add_routes(app: web.Application) -> None:
-    """Register the route of this module."""
-    app.router.add_post("/v1/responses", respond)
-
-
 async def respond(request: web.Request) -> web.StreamResponse:
     """Answer a conversation made of items."""
     fields = await read_body(request, "EOF")

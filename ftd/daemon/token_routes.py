@@ -17,12 +17,6 @@ from ftd.errors import InvalidRequest
 _TEXT_FIELDS = ("content", "prompt", "text")
 
 
-def add_routes(app: web.Application) -> None:
-    """Register the routes of this module."""
-    app.router.add_post("/api/tokenize", tokenize)
-    app.router.add_post("/api/detokenize", detokenize)
-
-
 async def tokenize(request: web.Request) -> web.Response:
     """Return the ids of a text.
 
