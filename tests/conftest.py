@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import examples
 import pytest
 
 # Without a card Triton's kernels run in its interpreter; Triton decides when it is imported.
@@ -18,6 +19,11 @@ sys.dont_write_bytecode = False
 # A shell starts background jobs with interrupts ignored and children inherit that; tests of Ctrl-C need them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try properties on fewer examples where slow tests are left out."""
+    examples.use("quick" if "not slow" in config.option.markexpr else "all")
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Checked against the tokenizers library, which ftd only wraps, and against plain UTF-8."""
 
 import pytest
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
@@ -129,7 +130,7 @@ def test_ids_outside_of_the_vocabulary_have_no_bytes() -> None:
 
 
 @given(texts, st.integers(1, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_stream_decodes_to_what_the_whole_does(text: str, step: int) -> None:
     ids = TOKENIZER.encode(text, special=False)
     decoder = StreamDecoder(TOKENIZER)

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ class SlowCache:
         self.scores = {expert: score >> shift for expert, score in self.scores.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     accesses=ACCESSES,
     num_slots=st.integers(0, NUM_EXPERTS + 1),
@@ -111,7 +112,7 @@ def test_every_access_follows_the_rules(
     assert cache.score.tolist() == [model.scores[expert] for expert in range(NUM_EXPERTS)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(accesses=ACCESSES, before=st.integers(0, 13), after=st.integers(0, 13))
 def test_resizing_keeps_the_hottest(
     accesses: list[tuple[list[int], int, bool]], before: int, after: int

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ def _shifts(time: float) -> list[int]:
     return shifts
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7), st.integers(0, 1 << 20))
 def test_it_turns_at_most_once_and_ends(times: list[float], seed: int) -> None:
     tuner, best = serve(dict(zip(range(-3, 4), times, strict=True)), 0.3, seed)

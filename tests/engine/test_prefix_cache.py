@@ -4,6 +4,7 @@ from array import array
 from typing import NamedTuple
 
 import pytest
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -130,7 +131,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
                 node, at = child, at + len(child.pages)
 
 
-PrefixCacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PrefixCacheMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestPrefixCache = PrefixCacheMachine.TestCase
 
 

@@ -6,6 +6,7 @@ given away too early shows as a wrong number; every text must equal what its seq
 
 from collections.abc import Callable
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ class AheadEngine(Engine):
         return self.forward(Filled())  # type: ignore[arg-type]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(workloads())
 def test_every_text_is_the_one_it_is_alone(workload) -> None:  # type: ignore[no-untyped-def]
     check_texts(AheadEngine(workload[0]), workload)

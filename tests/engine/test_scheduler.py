@@ -8,6 +8,7 @@ alone, without a cache.
 from array import array
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ from tests.engine.scheduling import (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(workloads())
 def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: ignore[no-untyped-def]
     check_texts(Engine(workload[0]), workload)
@@ -38,7 +39,7 @@ def test_every_sequence_gets_the_text_it_gets_alone(workload) -> None:  # type: 
 SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25), st.integers(0, 25))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(workloads(), st.lists(SHIFTING, min_size=1, max_size=5))
 def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests) -> None:  # type: ignore[no-untyped-def]
     """CTX: each text is what a fresh prompt of the ids that are left would give, beside others and aborts."""
@@ -64,7 +65,7 @@ def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests) -> No
     assert engine.pool.num_live == 0 and engine.cache.num_locked == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(workloads())
 def test_the_same_requests_give_the_same_batches(workload) -> None:  # type: ignore[no-untyped-def]
     plan, requests, _ = workload

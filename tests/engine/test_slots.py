@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -123,7 +124,7 @@ class SlotsMachine(RuleBasedStateMachine):
         assert [self.memory[self.slots._kept[page]] for page in self.kept] == list(self.kept.values())
 
 
-SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SlotsMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestSlots = SlotsMachine.TestCase
 
 
@@ -163,7 +164,7 @@ class RecurrentEngine(Engine):
         return sampled
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(workloads(), st.integers(0, 6))
 def test_every_sequence_gets_the_text_it_gets_alone(workload, spare) -> None:  # type: ignore[no-untyped-def]
     plan, requests, aborts = workload
@@ -196,7 +197,7 @@ def test_every_sequence_gets_the_text_it_gets_alone(workload, spare) -> None:  #
 SHIFTING = st.tuples(PROMPTS, st.integers(1, 70), st.integers(0, 25))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(workloads(), st.lists(SHIFTING, min_size=1, max_size=4), st.integers(0, 6))
 def test_a_full_window_makes_room_and_the_text_goes_on(workload, requests, spare) -> None:  # type: ignore[no-untyped-def]
     plan, others, _ = workload

@@ -4,6 +4,7 @@ import gguf
 import gguf_bytes
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def as_matrix(kind: str, rows: np.ndarray, columns: int) -> QuantMatrix:
 
 @pytest.mark.parametrize("kind", FORMAT_BY_TYPE)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 3), blocks=st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 def test_values_are_those_of_the_gguf_package(kind: str, seed: int, rows: int, blocks: int) -> None:
     columns = blocks * max(gguf_bytes.BLOCKS[kind][1], 2)
     raw = gguf_bytes.blocks(kind, rows, columns, np.random.default_rng(seed))

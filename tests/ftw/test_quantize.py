@@ -3,6 +3,7 @@
 import gguf
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def planes(matrix: QuantMatrix) -> list[bytes]:
 
 @pytest.mark.parametrize("format", BLOCK_BYTES)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), blocks=st.integers(1, 4), scale=st.integers(-8, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_codes_and_scales_are_those_of_the_reference(
     format: str, seed: int, rows: int, blocks: int, scale: int
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def model(sink: DirectorySink) -> WrittenModel:
         max_size=4,
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_tensors_come_back_bit_for_bit(
     sink: DirectorySink, parts: list[tuple[str, int, int, int]]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import checkpoint_bytes
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -128,7 +129,7 @@ VALID = json.dumps({"a": entry([2], 0, 8), "b": entry([1, 2], 8, 12, "F16")}).en
 
 
 @given(position=st.integers(0, len(VALID) + 7), value=st.integers(0, 255), cut=st.integers(0, 8))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_one_changed_byte_is_refused_or_harmless(tmp_path: Path, position: int, value: int, cut: int) -> None:
     data = bytearray(header_of(VALID, b"0123456789ab"))
     data[position] = value

@@ -6,6 +6,7 @@ from typing import Any
 
 import checkpoint_bytes
 import pytest
+from examples import examples
 from freetoken_bytes import converted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def brought_in(files: dict[str, Path], index: bytes, folder: Path) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_wrong_value(data: st.DataObject, files: dict[str, Path], tmp_path: Path) -> None:
     index: Any = json.loads(files["freetoken_weight.json"].read_text())
@@ -54,7 +55,7 @@ def test_one_wrong_value(data: st.DataObject, files: dict[str, Path], tmp_path: 
     brought_in(files, json.dumps(index).encode(), tmp_path)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 1 << 20), byte=st.binary(min_size=0, max_size=3))
 def test_a_few_wrong_bytes(place: int, byte: bytes, files: dict[str, Path], tmp_path: Path) -> None:
     index = files["freetoken_weight.json"].read_bytes()

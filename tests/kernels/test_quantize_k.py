@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ def test_blocks_are_those_of_llama_quantize(
 
 
 @pytest.mark.parametrize("format", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 2**32), blocks=st.integers(1, 5), spread=st.integers(-12, 4))
 def test_compiled_planes_are_those_of_the_definition(
     format: str, seed: int, blocks: int, spread: int

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def test_hostile_logits_give_distinct_experts_in_range(
     assert all(len(set(row)) == 6 for row in ids.tolist())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_both_implementations_agree_bit_for_bit_on_ids(data: st.DataObject) -> None:
     groups = data.draw(st.integers(1, 6))

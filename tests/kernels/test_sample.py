@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ def draw_logits(size: int, seed: int, whole: bool) -> np.ndarray[Any, Any]:
 
 
 @given(params, sizes, st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_reference_is_llama_cpps_chain(options: Params, size: int, seed: int) -> None:
     logits = draw_logits(size, seed, whole=False)
     history = np.random.default_rng(seed).integers(0, size, 20).astype(np.int32)
@@ -117,7 +118,7 @@ def test_reference_is_llama_cpps_chain(options: Params, size: int, seed: int) ->
 
 
 @given(params, sizes, st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_compiled_chooses_as_the_reference(options: Params, size: int, seed: int, whole: bool) -> None:
     """The outcome is always within the allowed set; among equal logits (``whole``) lower ids come first."""
     logits = draw_logits(size, seed, whole)

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from examples import examples
 from faulty_registry import digest_of, files_in
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -271,6 +272,4 @@ def test_the_store_behaves_like_a_dict_of_names(tmp_path_factory: pytest.TempPat
 
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(
-        Machine, settings=settings(max_examples=15, stateful_step_count=12, deadline=None)
-    )
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples(15), stateful_step_count=12))

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from examples import examples
 from faulty_registry import digest_of, files_in
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -160,4 +161,4 @@ class UploadMachine(RuleBasedStateMachine):
 
 
 TestUploadMachine = UploadMachine.TestCase
-TestUploadMachine.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestUploadMachine.settings = settings(max_examples=examples(25), stateful_step_count=20)

@@ -1,0 +1,18 @@
+"""How many examples a property is tried on: all by scripts/test, a fifth where slow tests are left out."""
+
+from hypothesis import HealthCheck, settings
+
+# No deadlines: a loaded machine would fail what is only slow
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("all", max_examples=100, **_COMMON)
+settings.register_profile("quick", max_examples=20, **_COMMON)
+
+
+def use(profile: str) -> None:
+    """Put "all" or "quick" in force; before tests are imported."""
+    settings.load_profile(profile)
+
+
+def examples(count: int) -> int:
+    """Return ``count``, or the same part of it that the profile in force takes of a hundred."""
+    return max(1, count * settings().max_examples // 100)
