@@ -17,31 +17,37 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 
 from experts_files import GGML, Kept, weights_of, write_folder, write_gguf
-from experts_report import lru_misses
+from experts_report import bounds
+from experts_run import RECORDED_SEED
 
 from ftd.engine.locality import Locality
 from ftd.engine.synthetic import SHAPES, Synthetic
 
 PORT = 18433
 MAIN = "from freetoken.cli import main; import sys; sys.exit(main())"
-# For measuring the machine, and for loading
-START_S = 120
+# For measuring the machine, and for loading; for all that llama-bench does of one file
+START_S, BENCH_S = 120, 400
 # Decoded before a rate is measured; and where the first token is, whose text may come with the next one
 WARM_TOKENS, FEW_TOKENS = 32, 3
+# What a program that is missing, dies, hangs or says something else raises: the others are measured
+FAILURES = (
+    RuntimeError, OSError, HTTPException, KeyError, ValueError, IndexError, subprocess.SubprocessError,
+)  # fmt: skip
 
 
 # ---- llama.cpp
 
 
 def llama_bench(path: Path, *arguments: str) -> list[dict]:
-    """Return what llama-bench measures of a file on the card; nothing, with a line of why, if it fails."""
+    """Return what llama-bench measures of a file on the card. Raises one of FAILURES."""
     peer = os.environ["FTD_PEER"]
     command = [
         f"{peer}/llama-bench",
@@ -58,10 +64,9 @@ def llama_bench(path: Path, *arguments: str) -> list[dict]:
         *arguments,
     ]
     environment = {**os.environ, "LD_LIBRARY_PATH": f"{peer}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
-    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=BENCH_S)
     if done.returncode:
-        print(f"# llama-bench failed: {done.stderr.decode()[-600:]}", file=sys.stderr, flush=True)
-        return []
+        raise RuntimeError(f"exit {done.returncode}: {done.stderr.decode(errors='replace')[-600:]}")
     return json.loads(done.stdout)
 
 
@@ -88,13 +93,13 @@ def run_llama(options, report, row, source: Synthetic, shape: str, format_name: 
                     model=f"{shape}:{format_name}",
                     run=f"-{moved}",
                     split="layers",
-                    slots=1 - moved / layers,
+                    slots=slots or 1 - moved / layers,
                     case=f"prompt {prompt}" if prompt else "decode x1",
                     tokens_per_s=each["avg_ts"],
                     first_token_ms=prompt / each["avg_ts"] * 1e3 if prompt else 0.0,
+                    note=f"{layers - moved} of {layers} layers on the card",
                 )
             )
-    path.unlink()
 
 
 def fitting(kept: Kept, layers: int, gpu_memory: float) -> int:
@@ -130,16 +135,17 @@ def served(folder: Path, slots: float, strategy: str, batch: int) -> Iterator[No
             time.sleep(0.5)
         print(f"# FreeToken {strategy} serves after {time.monotonic() - begin:.1f} s", flush=True)
         yield
-    except (RuntimeError, OSError, KeyError, ValueError, IndexError) as exc:
+    except FAILURES as exc:
         tail = Path(log.name).read_text(errors="replace")[-4000:]
         print(f"# FreeToken {strategy} {slots:.0%}: {exc!r}; its log ends:\n{tail}", flush=True)
         raise
     finally:
-        os.killpg(server.pid, 15)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, 9)
+        with contextlib.suppress(ProcessLookupError):  # it died by itself, and left nobody
+            os.killpg(server.pid, 15)
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, 9)
         log.close()
 
 
@@ -193,8 +199,7 @@ def run_freetoken(options, report, row, shape: str, layers: int, folder: Path, l
         if strategy == "hybrid":
             profile()
         for slots in options.slots:
-            errors = (RuntimeError, OSError, KeyError, ValueError, IndexError)
-            with contextlib.suppress(*errors), served(folder, slots, strategy, max(options.batches)):
+            with contextlib.suppress(*FAILURES), served(folder, slots, strategy, max(options.batches)):
                 common = {"program": "FreeToken", "model": f"{shape}:bf16", "run": strategy, "split": ""}
                 measure(options, report, row, common | {"slots": slots}, shape, layers, locality)
 
@@ -209,10 +214,10 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
     ask(text(64, 1), 32)
     for batch in options.batches:
         rate, texts = together(batch, options, locality)
-        lru = (
-            0.0 if batch > 1 else lru_misses(locality, shape, layers, common["slots"], texts[0], WARM_TOKENS)
-        )
-        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, lru=lru))
+        lru = belady = 0.0
+        if batch == 1:
+            lru, belady = bounds(locality, shape, layers, common["slots"], texts[0], WARM_TOKENS)
+        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, lru=lru, belady=belady))
     for length in options.prompts:
         first = statistics.median([ask(text(length, turn), FEW_TOKENS)[0] for turn in range(4)][1:])
         rate = length / first
@@ -229,27 +234,20 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
 
 def together(batch: int, options, locality: Locality) -> tuple[float, list[list[int]]]:
     """Return the tokens a second that ``batch`` requests get together, and their ids."""
-    count, begins, ends, texts = options.decode + WARM_TOKENS, [], [], []
+    count = options.decode + WARM_TOKENS
 
-    def one(index: int) -> None:
-        _, times, ids = ask(locality.text(options.context, 300 + index), count)
-        begins.append(times[WARM_TOKENS - 1])
-        ends.append(times[-1])
-        texts.append(ids)
+    def one(index: int) -> tuple[float, float, list[int]]:
+        _, times, ids = ask(locality.text(options.context, RECORDED_SEED + index), count)
+        return times[WARM_TOKENS - 1], times[-1], ids
 
-    threads = [threading.Thread(target=one, args=(index,)) for index in range(batch)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(texts) < batch:
-        raise RuntimeError(f"{len(texts)} requests of {batch} were answered")
+    with ThreadPoolExecutor(batch) as threads:
+        begins, ends, texts = zip(*threads.map(one, range(batch)), strict=True)
     count = sum(map(len, texts)) - batch * WARM_TOKENS
-    return count / (max(ends) - min(begins)), texts
+    return count / (max(ends) - min(begins)), list(texts)
 
 
 def run(options, report, row, sources: dict[str, Synthetic]) -> None:
-    """Run the peers that are there."""
+    """Run the peers that are there; one that fails is said, and the others go on."""
     locality = Locality(**json.loads(options.locality))
     space = Path(os.environ.get("FTD_PEER_SPACE", tempfile.gettempdir())) / "ftd-bench-experts"
     space.mkdir(exist_ok=True)
@@ -258,7 +256,12 @@ def run(options, report, row, sources: dict[str, Synthetic]) -> None:
             shape, format_name = model.split(":")
             layers = options.layers or SHAPES[shape][1]["num_hidden_layers"]
             if os.environ.get("FTD_PEER") and format_name in GGML:
-                run_llama(options, report, row, source, shape, format_name, space)
+                try:
+                    run_llama(options, report, row, source, shape, format_name, space)
+                except FAILURES as exc:
+                    print(f"# llama.cpp {model}: {exc!r}", flush=True)
+                for path in space.glob("*.gguf"):
+                    path.unlink()
             if os.environ.get("FTD_PEER_FREETOKEN") and format_name == "bf16":
                 folder = space / "model"
                 begin = time.monotonic()

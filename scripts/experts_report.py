@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ftd.engine.locality import Locality
+from ftd.engine.routing import belady_misses
 from ftd.engine.synthetic import SHAPES
 from ftd.kernels._bandwidth_cy import read_all
 from ftd.kernels._pool import Pool
@@ -38,8 +39,9 @@ class Ceilings:
 class Row:
     """One measurement; zeros do not apply.
 
-    lru: what LRU misses of the same text with as many slots, routed by embeddings alone. moved, ran: bytes,
-    copied and read by the CPU, of a token or of a whole prompt.
+    rates: of each measurement that tokens_per_s is the median of, in their order. lru, belady: what LRU and a
+    policy that knows the future miss of the same text with as many slots, routed by embeddings alone. moved,
+    ran: bytes, copied and read by the CPU, of a token or of a whole prompt.
     """
 
     program: str
@@ -49,9 +51,11 @@ class Row:
     slots: float
     case: str
     tokens_per_s: float = 0.0
+    rates: tuple[float, ...] = ()
     first_token_ms: float = 0.0
     missed: float = 0.0
     lru: float = 0.0
+    belady: float = 0.0
     moved: float = 0.0
     ran: float = 0.0
     roof: float = 0.0
@@ -73,9 +77,10 @@ class Report:
             f"{row.program:<9} {row.model:<14} {row.run:<6} {row.split:<9} {row.slots:>5.1%} {row.case:<14}"
         ]
         parts += [f"{row.tokens_per_s:>9.1f} tok/s"] if row.tokens_per_s else []
+        parts += [f"({min(row.rates):.1f} … {max(row.rates):.1f})"] if len(row.rates) > 1 else []
         parts += [f"{row.first_token_ms:>9.1f} ms"] if row.first_token_ms else []
         parts += [f"missed {row.missed:>6.1%}"] if row.missed else []
-        parts += [f"(LRU {row.lru:.1%})"] if row.lru else []
+        parts += [f"(LRU {row.lru:.1%}, Belady {row.belady:.1%})"] if row.lru else []
         parts += (
             [f"copied {row.moved / 1e6:>7.1f} MB, run {row.ran / 1e6:>7.1f} MB"]
             if row.moved + row.ran
@@ -89,7 +94,7 @@ class Report:
         """Write the file, if one is wanted."""
         if self.path is not None:
             found = {"ceilings": self.ceilings, "rows": [asdict(row) for row in self.rows]}
-            found |= {"ratios": self.ratios(), "ablation": self.ablation()}
+            found |= {"ratios": self.ratios(), "ablation": self.ablation(), "forced": self.forced()}
             self.path.write_text(json.dumps(found, indent=1))
 
     def best(self, model: str, slots: float, case: str) -> dict[str, float]:
@@ -137,8 +142,35 @@ class Report:
                 found.append({"model": model, "slots": slots, "case": case, **its})
         return found
 
+    def forced(self) -> list[dict[str, object]]:
+        """Return how fast auto is beside the fastest forced split, by model, run, slots and case.
+
+        The median of the ratios of measurements that were made next to each other.
+        """
+        groups: dict[tuple[str, str, float, str], dict[str, Row]] = {}
+        for row in self.rows:
+            if row.program == "ftd" and row.rates:
+                key = (row.model, row.run, round(row.slots, 2), row.case)
+                groups.setdefault(key, {})[row.split] = row
+        found: list[dict[str, object]] = []
+        for (model, run, slots, case), rows in groups.items():
+            auto = rows.pop("auto", None)
+            if auto is None or not rows:
+                continue
+            best = max(rows.values(), key=lambda row: row.tokens_per_s)
+            ratio = statistics.median(a / b for a, b in zip(auto.rates, best.rates, strict=True))
+            common = {"model": model, "run": run, "slots": slots, "case": case}
+            found.append({**common, "best": best.split, "auto": ratio})
+        return found
+
     def summary(self) -> None:
-        """Print ratios and ablation."""
+        """Print ratios, ablation, and what auto is worth."""
+        for row in self.forced():
+            print(
+                f"# auto is {row['auto']:.3f} times as fast as {row['best']}, the best forced: "
+                f"{row['model']} {row['run']} {row['slots']:.0%} {row['case']}",
+                flush=True,
+            )
         for title, rows in (("ftd is so many times as fast", self.ratios()), ("ablation", self.ablation())):
             for row in rows:
                 values = {name: value for name, value in row.items() if isinstance(value, float)}
@@ -147,25 +179,35 @@ class Report:
                 print(f"# {title}: {row['model']} {row['slots']:.0%} {row['case']}: {parts}", flush=True)
 
 
-def lru_misses(
+def bounds(
     locality: Locality, shape: str, layers: int, slots: float, ids: list[int], begin: int
-) -> float:
-    """Return the part of expert uses of ``ids`` from ``begin`` on that LRU misses, routed by embeddings."""
+) -> tuple[float, float]:
+    """Return the parts of expert uses of ``ids`` from ``begin`` on that LRU and Belady's rule miss.
+
+    Routed by embeddings alone, in slots that were empty at first.
+    """
     its = SHAPES[shape][1]
-    experts = its["num_experts"]
-    routes = locality.routes(ids, layers, experts, its["num_experts_per_tok"], its["hidden_size"])
+    experts, chosen = its["num_experts"], its["num_experts_per_tok"]
+    routes = locality.routes(ids, layers, experts, chosen, its["hidden_size"])
+    flat = routes + np.arange(layers)[:, None, None] * experts
+    uses, first = flat.transpose(1, 0, 2).reshape(-1).tolist(), begin * layers * chosen
+    num_slots = int(slots * layers * experts)
+    missed = lru_misses(uses, num_slots, first), belady_misses(uses, num_slots, begin=first)
+    lru, belady = (count / max(1, len(uses) - first) for count in missed)
+    return lru, belady
+
+
+def lru_misses(uses: list[int], num_slots: int, begin: int) -> int:
+    """Return how many of ``uses`` from place ``begin`` on find no slot where the longest unused leaves."""
     held: OrderedDict[int, None] = OrderedDict()
     missed = 0
-    for token in range(len(ids)):
-        for flat in (routes[:, token] + np.arange(layers)[:, None] * experts).reshape(-1).tolist():
-            if flat in held:
-                held.move_to_end(flat)
-                continue
-            held[flat] = None
-            missed += token >= begin
-            if len(held) > int(slots * layers * experts):
-                held.popitem(last=False)
-    return missed / max(1, (len(ids) - begin) * routes.shape[0] * routes.shape[2])
+    for place, expert in enumerate(uses):
+        missed += place >= begin and expert not in held
+        held[expert] = None
+        held.move_to_end(expert)
+        if len(held) > num_slots:
+            held.popitem(last=False)
+    return missed
 
 
 def seconds(action: Callable[[], object], repeats: int = 7) -> float:

@@ -154,11 +154,11 @@ def replay(
     return cache.counters
 
 
-def belady_misses(uses: Sequence[int] | Ints, num_slots: int, bypass: bool = True) -> int:
+def belady_misses(uses: Sequence[int] | Ints, num_slots: int, bypass: bool = True, begin: int = 0) -> int:
     """Return the fewest misses that ``num_slots`` can have on ``uses``, which are known in advance.
 
     bypass: a miss may run without taking a slot, as transient fills and CPU experts do; without it every miss
-    takes one (Belady's own setting). Time O(n log n).
+    takes one (Belady's own setting). begin: misses before this place are not counted. Time O(n log n).
     """
     order = [int(use) for use in uses]
     following = [NEVER] * len(order)
@@ -171,7 +171,7 @@ def belady_misses(uses: Sequence[int] | Ints, num_slots: int, bypass: bool = Tru
     misses = 0
     for place, expert in enumerate(order):
         if expert not in resident:
-            misses += 1
+            misses += place >= begin
             if num_slots == 0:
                 continue
             if len(resident) == num_slots:

@@ -70,7 +70,28 @@ def test_misses_of_lru_are_those_of_the_replay(report: Any) -> None:
     before, after = (routing.replay(trace, 5, "lru") for trace in traces)
     wanted = 1 - (after.hits - before.hits) / (after.uses - before.uses)
     assert 0.05 < wanted < 0.9
+    lru, belady = report.bounds(LOCALITY, "tiny-moe", layers, 5 / 16, ids, begin)
     # Of a step the replay uses experts in ascending order, which may change which one leaves
-    assert report.lru_misses(LOCALITY, "tiny-moe", layers, 5 / 16, ids, begin) == pytest.approx(
-        wanted, abs=0.05
+    assert lru == pytest.approx(wanted, abs=0.05)
+    flat = [use for uses in traces[1].steps() for layer in uses for use in layer.tolist()]
+    first = begin * layers * chosen
+    assert belady == pytest.approx(
+        routing.belady_misses(flat, 5, begin=first) / (len(flat) - first), abs=0.05
     )
+    assert 0 < belady < lru
+
+
+def test_auto_is_compared_with_the_fastest_forced_split_round_by_round(report: Any) -> None:
+    made = report.Report(None)
+
+    def add(run: str, split: str, *rates: float) -> None:
+        common = {"program": "ftd", "model": "m", "run": run, "slots": 0.3699, "case": "decode x1"}
+        made.add(report.Row(**common, split=split, rates=rates, tokens_per_s=sorted(rates)[len(rates) // 2]))
+
+    add("ftd", "auto", 90.0, 80.0, 77.0)  # the machine gets slower
+    add("ftd", "fill", 100.0, 80.0, 70.0)
+    add("ftd", "cpu", 60.0, 50.0, 90.0)
+    add("paper", "auto", 50.0)  # nothing is forced there
+    (found,) = made.forced()
+    assert (found["run"], found["slots"], found["best"]) == ("ftd", 0.37, "fill")
+    assert found["auto"] == pytest.approx(1.0)

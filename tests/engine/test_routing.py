@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def fewest_misses(uses: tuple[int, ...], num_slots: int, bypass: bool) -> int:
     return min(states.values())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     uses=st.lists(st.integers(0, 4), min_size=1, max_size=12), slots=st.integers(0, 4), bypass=st.booleans()
 )
@@ -70,7 +71,12 @@ def test_belady_is_what_exhaustive_search_finds(uses: list[int], slots: int, byp
     assert routing.belady_misses(uses, slots, bypass) == fewest_misses(tuple(uses), slots, bypass)
 
 
-@settings(max_examples=30, deadline=None)
+def test_misses_before_the_beginning_are_not_counted() -> None:
+    uses = [1, 2, 3, 1, 2, 3]
+    assert [routing.belady_misses(uses, 2, begin=place) for place in range(7)] == [4, 3, 2, 1, 1, 1, 0]
+
+
+@settings(max_examples=examples(30))
 @given(data=st.data(), slots=st.integers(0, 9), batch=st.integers(1, 3))
 def test_no_policy_misses_less_than_belady(data: st.DataObject, slots: int, batch: int) -> None:
     chosen = st.permutations(range(5)).map(lambda order: order[:2])
