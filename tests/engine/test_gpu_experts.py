@@ -117,6 +117,7 @@ def test_answers_are_those_of_resident_experts(
     card.close()
 
 
+@pytest.mark.slow
 def test_workers_that_stall_are_an_error_and_no_hang(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     card = start(load, monkeypatch, 0, "cpu")
     texts(card, 2)  # kernels are compiled before the time counts
@@ -143,8 +144,9 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(expert_pool, "needs_locks", lambda device: True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_locks")
-@pytest.mark.parametrize("experts", ["auto", pytest.param("split=0.5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("experts", ["auto", "split=0.5"])
 def test_experts_run_on_the_processor_where_memory_cannot_be_locked(
     load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, experts: str
 ) -> None:

@@ -27,12 +27,13 @@ def device() -> devices.Device:
 
 # The interpreter takes seconds for each family: these stand for the others where time counts
 QUICK = ("llama", "gemma3_text", "qwen3_moe")
+QUICKEST = ("llama", "qwen3_moe")
 
 
 def cases() -> list[Any]:
     """Every family that a card has kernels for, most of them marked slow."""
     names = (*tiny.CASES, *tiny.MOE_CASES)
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+    return [pytest.param(name, marks=() if name in QUICKEST else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module", params=cases())
@@ -77,6 +78,7 @@ def test_prompt_then_decode_beside_another_prompt(models: Callable[[str], Model]
     check_prompt(models, oracle, "f32")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_card_or_quick")
 def test_the_same_in_bf16(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
     check_prompt(models, oracle, "fast")
@@ -92,6 +94,7 @@ def check_prompt(models: Callable[[str], Model], oracle: tiny.Tiny, precision: s
     assert_near(oracle, both, np.concatenate([theirs[19:], theirs[:5]]), precision)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_card_or_quick")
 def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle: tiny.Tiny) -> None:
     model = models("f32")
@@ -101,15 +104,15 @@ def test_three_sequences_decode_as_alone(models: Callable[[str], Model], oracle:
     assert_close(together, np.concatenate([oracle.logits(ids)[-1:] for ids in prompts]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_card_or_quick")
-@pytest.mark.parametrize("num_tokens", [17, 33])
 def test_a_prompt_that_warms_up_leaves_nothing_behind(
-    models: Callable[[str], Model], oracle: tiny.Tiny, num_tokens: int
+    models: Callable[[str], Model], oracle: tiny.Tiny
 ) -> None:
     model, ids = models("f32"), PROMPT[:6]
     first = run(model, [(0, ids[:5], 0)])
     graph: Any = model.graph
-    graph._runner.warm(num_tokens)
-    graph._runner.warm(100_000)
+    for num_tokens in (17, 33, 100_000):
+        graph._runner.warm(num_tokens)
     assert_close(first, oracle.logits(ids)[:5])
     assert_close(run(model, [(0, ids[5:], 5)]), oracle.logits(ids)[5:])

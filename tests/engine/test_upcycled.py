@@ -83,6 +83,7 @@ def logits(architecture: str, hyperparameters: dict[str, Any], weights: Weights)
         return model.logits.copy()
 
 
+@pytest.mark.slow
 def test_experts_of_a_dense_model_add_up_to_it(smollm2_gguf: Path, tmp_path: Path) -> None:
     sink = DirectorySink(tmp_path)
     imported = import_gguf([smollm2_gguf], sink)

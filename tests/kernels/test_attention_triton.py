@@ -179,7 +179,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("case", NEW.values(), ids=NEW)
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_decode_of_what_the_products_gave(
     case: Case, norm: bool, rng: np.random.Generator, assert_close: AssertClose, device: str
 ) -> None:

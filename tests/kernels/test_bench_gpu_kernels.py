@@ -26,7 +26,15 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("op", ["decode", "inputs", "norm", "sample"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param("decode", marks=pytest.mark.slow),
+        "inputs",
+        "norm",
+        pytest.param("sample", marks=pytest.mark.slow),
+    ],
+)
 def test_the_first_case_of_an_op_runs(bench: ModuleType, op: str) -> None:
     case = next(bench.OPS[op]())
     case.launches[0]()

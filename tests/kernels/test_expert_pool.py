@@ -84,6 +84,7 @@ def test_one_staged_layer_gives_what_two_give(oracle: tiny.Tiny) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 def test_experts_of_a_long_step_compute_in_parts(oracle: tiny.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     def logits() -> np.ndarray:
         model, pool = build(oracle, 5, "decayed")

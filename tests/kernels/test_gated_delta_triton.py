@@ -88,10 +88,12 @@ def test_equals_the_reference(
 @pytest.mark.parametrize(
     ("shape", "lengths", "tiled"),
     [
-        ((2, 4, 24, 40), (70, 3, 20), False),  # few tokens between many
+        # few tokens between many
+        pytest.param((2, 4, 24, 40), (70, 3, 20), False, marks=pytest.mark.slow),
         ((1, 2, 128, 48), (64, 65, 17), True),  # keys in two parts
         ((1, 1, 7, 13), (200, 16), False),
-        ((1, 2, 16, 16), (57, 58, 130), True),  # up to, over and far over the end of a first chunk
+        # up to, over and far over the end of a first chunk
+        pytest.param((1, 2, 16, 16), (57, 58, 130), True, marks=pytest.mark.slow),
     ],
 )
 def test_many_tokens_in_chunks(

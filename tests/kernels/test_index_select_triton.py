@@ -29,7 +29,7 @@ def whole_numbers(a: dict[str, Any], rng: np.random.Generator, spread: int) -> N
         a[name] = np.where(np.isnan(a[name]), a[name], values).astype(a[name].dtype)
 
 
-@pytest.mark.parametrize("spread", [1, 4])
+@pytest.mark.parametrize("spread", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_reference(device: str, rng: np.random.Generator, name: str, spread: int) -> None:
     a = arguments(CASES[name], rng)

@@ -45,14 +45,16 @@ def run(
     ("name", "experts", "width", "options", "biased"),
     [
         ("f32", 24, 96, {"num_chosen": 3}, False),
-        ("bf16", 130, 64, {"num_chosen": 4, "renormalise": False, "scale": 1.5}, False),
+        pytest.param(
+            *("bf16", 130, 64, {"num_chosen": 4, "renormalise": False, "scale": 1.5}, False),
+            marks=pytest.mark.slow,
+        ),
         ("f16", 7, 2304, {"num_chosen": 2, "scoring": "sigmoid"}, True),
-        (
-            "f32",
-            64,
-            80,
+        pytest.param(
+            *("f32", 64, 80),
             {"num_chosen": 6, "scoring": "sigmoid", "num_groups": 8, "top_groups": 4, "scale": 2.5},
             True,
+            marks=pytest.mark.slow,
         ),
     ],
 )

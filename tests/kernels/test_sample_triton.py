@@ -76,7 +76,15 @@ def random_params(rng: np.random.Generator, most: int) -> Params:
     )
 
 
-@pytest.mark.parametrize(("vocab_size", "most"), [(1, 40), (37, 64), (5000, 64), (20000, 64), (9001, 256)])
+@pytest.mark.parametrize(
+    ("vocab_size", "most"),
+    [
+        (1, 40),
+        (37, 64),
+        (5000, 64),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((20000, 64), (9001, 256))),
+    ],
+)
 def test_equals_the_reference(vocab_size: int, most: int, rng: np.random.Generator, device: str) -> None:
     count = 10
     logits = rng.standard_normal((count, vocab_size), np.float32) * 4

@@ -51,6 +51,7 @@ def greedy(oracle: tiny.Tiny, ids: list[int], count: int) -> list[int]:
     return text[len(ids) :]
 
 
+@pytest.mark.slow
 def test_greedy_text_of_64_tokens(serving: Serving, oracle: tiny.Tiny) -> None:
     request = serving.start(prompt(33), max_tokens=64)
     serving.run()
