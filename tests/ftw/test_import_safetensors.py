@@ -302,7 +302,7 @@ def expected_experts(state: dict[str, Any], model_type: str, layer: int) -> dict
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 @pytest.mark.parametrize("model_type", TRANSFORMERS)
 def test_what_transformers_saved_is_what_is_imported(
     model_type: str, dtype: str, tmp_path: Path, bring: Bring

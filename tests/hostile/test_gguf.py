@@ -205,7 +205,9 @@ MORE_KEYS = [
 ]
 
 
-@pytest.mark.parametrize("tokenizer", ["gpt2", "llama", "gemma4", "bert"])
+@pytest.mark.parametrize(
+    "tokenizer", [pytest.param("gpt2", marks=pytest.mark.slow), "llama", "gemma4", "bert"]
+)
 def test_metadata_of_the_wrong_kind_imports_or_is_refused(tokenizer: str, tmp_path: Path) -> None:
     """Replace each metadata value by each of many others; whatever is imported has a tokenizer that loads."""
     scores = [float(-index) for index in range(10)]

@@ -78,7 +78,12 @@ def bomb_of(encoding):
 
 
 @pytest.mark.parametrize(
-    ("path", "encoding"), [("/api/chat", "gzip"), ("/v1/responses", "deflate"), ("/api/chat", "zstd")]
+    ("path", "encoding"),
+    [
+        pytest.param("/api/chat", "gzip", marks=pytest.mark.slow),
+        pytest.param("/v1/responses", "deflate", marks=pytest.mark.slow),
+        ("/api/chat", "zstd"),
+    ],
 )
 async def test_compression_bomb_is_cut_off(daemon, path, encoding):
     bomb = bomb_of(encoding)
