@@ -12,7 +12,16 @@ from live_daemon import running
 from ftd.daemon.runner import WORKER_COMMAND
 
 # Slow as a whole; to import them or to install their packages takes as long as hundreds of other tests
-_SLOW_MODULES = ("test_ai_sdk.py", "test_langchain.py", "test_ollama_js.py")
+_SLOW_MODULES = (
+    "test_ai_sdk.py",
+    "test_anthropic_sdk.py",
+    "test_embeddings.py",
+    "test_langchain.py",
+    "test_ollama_js.py",
+    "test_openai_responses_sdk.py",
+    "test_openai_sdk.py",
+    "test_tool_choice.py",
+)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

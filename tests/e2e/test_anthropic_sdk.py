@@ -9,6 +9,8 @@ from fake_engine import controlling, fake_command
 from live_daemon import running
 from tiny_model import THINKING, TOOLS, add_model, ids_of
 
+pytestmark = pytest.mark.slow
+
 USER = [{"role": "user", "content": "hi"}]
 WEATHER = {
     "name": "get_weather",
@@ -186,7 +188,6 @@ async def test_what_claude_code_sends(tmp_path):
         assert b"You are Claude Code." in bytes(token for token in prompts[0] if token < 256)
 
 
-@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_prefix_is_reused_by_a_real_model(smol_daemon):
     """PFX-1: two calls that differ in the billing line only; the second one computes next to nothing."""

@@ -5,7 +5,6 @@ import hashlib
 import re
 
 import ollama
-import openai
 import pytest
 import pytest_asyncio
 from fake_engine import fake_command
@@ -130,6 +129,8 @@ async def test_ollama_tools(tmp_path):
 
 
 async def test_openai_sync_and_async(daemon):
+    import openai  # a second and a half, in one of the processes that collect this file
+
     settings = {"base_url": f"{daemon.url}/v1/", "api_key": "x", "max_retries": 0}
     with openai.OpenAI(**settings) as client:
         answer = await in_thread(client.chat.completions.create, model="tiny", messages=USER)
@@ -158,6 +159,8 @@ async def test_openai_sync_and_async(daemon):
 
 
 async def test_openai_sees_an_error_in_mid_stream(tmp_path):
+    import openai
+
     async with (
         running(tmp_path, fake_command(reply=ids_of("abcdef"), crash_after=3)) as daemon,
         openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="x", max_retries=0) as client,

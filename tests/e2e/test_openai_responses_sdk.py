@@ -9,6 +9,8 @@ from fake_engine import fake_command
 from live_daemon import running
 from tiny_model import THINKING, TOOLS, add_model, ids_of
 
+pytestmark = pytest.mark.slow
+
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
 CALLS = (
     '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'

@@ -9,6 +9,8 @@ from fake_engine import fake_command
 from live_daemon import running
 from tiny_model import TOOLS, add_model, ids_of
 
+pytestmark = pytest.mark.slow
+
 USER = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {}}}}
 CALLS = (
@@ -103,7 +105,6 @@ class Answer(pydantic.BaseModel):
     unit: str = pydantic.Field(pattern="^(cm|m|km)$")
 
 
-@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_parsed_answers_of_a_real_model(smol_daemon):
     async with client_of(smol_daemon) as client:
