@@ -143,9 +143,18 @@ async def test_load_without_progress_times_out_and_kills():
     assert runner.exited.is_set()
 
 
-async def test_load_with_progress_does_not_time_out():
-    runner = Runner(fake_command(slow_load=[4, 0.3]))
-    await runner.start(LOAD, no_progress_timeout_s=1.0)
+async def test_load_with_progress_does_not_time_out(control):
+    runner = Runner(control.command())
+    await runner.prepare()
+    worker = await control.workers.get()
+    await worker.received("started")  # how long a process takes to start does not count
+    starting = asyncio.create_task(runner.start(LOAD, no_progress_timeout_s=1.0))
+    await worker.received("load")
+    for completed in range(4):
+        await asyncio.sleep(0.3)
+        worker.send("progress", completed_bytes=completed, total_bytes=4)
+    worker.ready()
+    await starting
     assert runner.is_alive
     await runner.stop()
 
