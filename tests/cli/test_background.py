@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_api import FakeApi
+from ports import free_port
 
 from ftd import config
 from ftd.cli import background
@@ -26,11 +26,10 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free = listener.getsockname()[1]
+    free = free_port()
     monkeypatch.setenv("FTD_HOST", f"127.0.0.1:{free}")
     monkeypatch.setenv("FTD_HOME", str(tmp_path))
-    return int(free)
+    return free
 
 
 @pytest.fixture

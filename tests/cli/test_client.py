@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from fake_api import CUT, FakeApi
+from ports import free_port
 
 from ftd.address import Address, parse_address
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
@@ -98,8 +99,7 @@ def test_an_error_without_json_shows_its_text(raw_server: socket.socket) -> None
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     client = Client(Address("http", "127.0.0.1", port))
     assert not client.is_up()
     with pytest.raises(DaemonUnreachable) as caught:

@@ -1,11 +1,11 @@
 """``ftd doctor``: findings on this machine and on made-up ones."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 from fake_api import FakeApi
+from ports import free_port
 
 from ftd.cli import doctor
 
@@ -55,8 +55,7 @@ def test_a_bad_setting_is_an_error_not_a_crash(cli) -> None:
 
 
 def test_without_a_daemon_it_says_what_that_costs(cli) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        host = f"127.0.0.1:{listener.getsockname()[1]}"
+    host = f"127.0.0.1:{free_port()}"
     daemon = findings(cli, FTD_HOST=host)["daemon"]
     assert (daemon["level"], daemon["fact"]) == ("ok", f"none at http://{host}")
 

@@ -1,11 +1,11 @@
 """``ftd ps``, checked against Ollama's layout typed by hand."""
 
 import json
-import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from fake_api import FakeApi, model
+from ports import free_port
 
 from ftd.cli.ps import memory_line, processor
 
@@ -71,8 +71,7 @@ def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
 
 
 def test_without_a_daemon_nothing_is_loaded_and_none_is_started(cli) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     result = cli("ps", "--json", env={"FTD_HOST": f"127.0.0.1:{port}"})
     assert (result.returncode, result.stdout) == (0, "[]\n")
     assert result.stderr == f"note: no daemon listens: http://127.0.0.1:{port}\n"

@@ -2,19 +2,18 @@
 
 import http.client
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from fake_api import TIMEOUT_S
+from ports import free_port
 from terminal import killed_on_failure
 
 
 def test_it_serves_an_empty_store_and_ends_on_a_signal(environment: dict[str, str], tmp_path: Path) -> None:
     environment.pop("PYTHONWARNINGS")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable,
         "-m",

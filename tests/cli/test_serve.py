@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_api import TIMEOUT_S
+from ports import free_port
 from terminal import killed_on_failure
 
 import ftd
@@ -20,10 +20,8 @@ import ftd
 @pytest.fixture
 def free_environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """An address where nothing listens and an empty store."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     environment.pop("PYTHONWARNINGS")
-    return environment | {"FTD_HOST": f"127.0.0.1:{port}", "FTD_MODELS": str(tmp_path / "models")}
+    return environment | {"FTD_HOST": f"127.0.0.1:{free_port()}", "FTD_MODELS": str(tmp_path / "models")}
 
 
 def ftd_run(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,7 @@
 """``ftd stop``: what is sent and what a missing model gets."""
 
-import socket
-
 from fake_api import FakeApi
+from ports import free_port
 
 
 def test_stop_sends_a_keep_alive_of_zero(cli, api: FakeApi) -> None:
@@ -20,8 +19,7 @@ def test_a_missing_model(cli, api: FakeApi) -> None:
 
 
 def test_without_a_daemon_there_is_nothing_to_stop(cli) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     result = cli("stop", "m", env={"FTD_HOST": f"127.0.0.1:{port}"})
     assert (result.returncode, result.stderr) == (
         1,

@@ -1,9 +1,9 @@
 """``ftd version``."""
 
 import json
-import socket
 
 from fake_api import FakeApi
+from ports import free_port
 
 import ftd
 
@@ -21,8 +21,7 @@ def test_both_versions(cli, api: FakeApi) -> None:
 
 
 def test_without_a_daemon_it_warns(cli) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        host = f"127.0.0.1:{listener.getsockname()[1]}"
+    host = f"127.0.0.1:{free_port()}"
     result = cli("version", env={"FTD_HOST": host})
     assert result.stdout == f"ftd version is {ftd.__version__}\n"
     assert result.stderr == f"warning: no daemon listens: http://{host}\n"

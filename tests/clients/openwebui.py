@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import npm
 import pytest
 from fake_engine import fake_command
 from live_daemon import registry, running
+from ports import free_port
 from tiny_model import CHATML, HERMES, add_model, ids_of
 
 from ftd.daemon.runner import WORKER_COMMAND
@@ -68,9 +68,7 @@ def _environment(folder, daemon_url):
 async def _open_webui(folder, daemon, settings):
     """Start it and wait until it is healthy; yields its address. Its log is .cache/openwebui/log."""
     folder.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (FOLDER / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(str(SERVER), "serve", "--host", "127.0.0.1", "--port", str(port)),

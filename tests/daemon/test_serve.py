@@ -8,6 +8,7 @@ import sys
 
 import aiohttp
 import pytest
+from ports import free_port
 
 from ftd import config
 from ftd.daemon import serve
@@ -16,12 +17,6 @@ from ftd.errors import Conflict, InvalidOption
 PROGRAM = (
     "from ftd import config, log; log.configure(); from ftd.daemon import serve; serve.run(config.load())"
 )
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
