@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidOption
+from ftd.kernels.expert_places import EPOCH_HALF_LIVES
 
 Policy = Literal["lru", "decayed"]
 POLICIES: tuple[Policy, ...] = ("lru", "decayed")
@@ -36,7 +37,6 @@ NOWHERE = -1
 HALF_LIFE_STEPS = 8
 MAX_HALF_LIFE_STEPS = 1 << 16
 FRACTION_BITS = 16
-EPOCH_HALF_LIVES = 24  # the sum of all weights stays below 2^(16 + 24 + 1) · 2^16 / ln 2 < 2^58
 
 Ids = NDArray[np.int64]
 
@@ -45,7 +45,8 @@ class Clock:
     """The weight of a use now: it doubles every ``half_life`` steps, which is how older ones lose half.
 
     ``weights``, of the ages within one half-life, are round(2^(16 + age / half_life)); at an age of 24
-    half-lives ``advance`` returns 24, by which all scores are to be shifted right, and begins again.
+    half-lives ``advance`` returns 24, by which all scores are to be shifted right, and begins again. So
+    the sum of all weights stays below 2^(16 + 24 + 1) · 2^16 / ln 2 < 2^58.
     """
 
     def __init__(self, half_life_steps: int) -> None:
@@ -236,34 +237,6 @@ class ExpertCache:
         self.slot_of[expert] = slot
         self.last_use[slot] = self._now
         return slot
-
-    def resize(self, num_slots: int) -> list[tuple[int, int]]:
-        """Change the number of slots and keep the hottest experts.
-
-        Returns (from slot, to slot) of the experts that must be copied because their slot is gone; no target
-        is also a source.
-        """
-        assert num_slots >= 0
-        moves: list[tuple[int, int]] = []
-        if num_slots < self.num_slots:
-            key = self.last_use if self.policy == "lru" else self.score[self.owner_of]
-            cold = np.where(self.owner_of == NOWHERE, NOWHERE, key)
-            hot_first = np.lexsort((np.arange(self.num_slots), -cold))
-            kept = {int(slot) for slot in hot_first[:num_slots] if self.owner_of[slot] != NOWHERE}
-            holes = iter([slot for slot in range(num_slots) if slot not in kept])
-            moves = [(slot, next(holes)) for slot in sorted(kept) if slot >= num_slots]
-            for slot in range(self.num_slots):
-                if slot not in kept and self.owner_of[slot] != NOWHERE:
-                    self.slot_of[self.owner_of[slot]] = NOWHERE
-                    self.owner_of[slot] = self.last_use[slot] = NOWHERE
-            for source, target in moves:
-                self.owner_of[target], self.last_use[target] = self.owner_of[source], self.last_use[source]
-                self.slot_of[self.owner_of[target]] = target
-        grown = max(num_slots - self.num_slots, 0)
-        self.owner_of = np.append(self.owner_of[:num_slots], np.full(grown, NOWHERE, np.int64))
-        self.last_use = np.append(self.last_use[:num_slots], np.full(grown, NOWHERE, np.int64))
-        self.num_slots = num_slots
-        return moves
 
     def check(self) -> None:
         """Assert that the two tables are inverse to each other and that no score ran over."""

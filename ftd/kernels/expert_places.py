@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# After so many half-lives all scores are shifted right by as many bits, so that they never run over
+EPOCH_HALF_LIVES = 24
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:

@@ -28,28 +28,17 @@ import torch
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
-from ftd.kernels.expert_places import PoolConfig, first_owners, runs
+from ftd.kernels.expert_places import EPOCH_HALF_LIVES, PoolConfig, first_owners, runs
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.host_lock import HostLocks
 from ftd.kernels.quant import BankMatrix, ExpertBank
-from ftd.kernels.residency_triton import (
-    COUNTERS,
-    MAX_PAIRS,
-    Message,
-    Placement,
-    Quota,
-    Residency,
-    access,
-    advance,
-    quota_table,
-)
+from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency, quota_table
+from ftd.kernels.residency_triton import MAX_PAIRS, access, advance
 
 if TYPE_CHECKING:
     from ftd.kernels._expert_worker_cy import ExpertWorker
     from ftd.kernels._pool import Pool
 
-# Half-lives after which scores are shifted: of ``ftd.engine.expert_cache``, whose integers these are.
-EPOCH_HALF_LIVES = 24
 # What a prompt leaves in slots: so many of its last tokens count as steps of a few, and a layer gets so many.
 SEED_STEPS, SEED_TOKENS, SEED_EXPERTS = 4, 16, 16
 # How long the card waits for the workers: with the step's own time an error is there within 2 s.

@@ -112,32 +112,6 @@ def test_every_access_follows_the_rules(
     assert cache.score.tolist() == [model.scores[expert] for expert in range(NUM_EXPERTS)]
 
 
-@settings(max_examples=examples(60))
-@given(accesses=ACCESSES, before=st.integers(0, 13), after=st.integers(0, 13))
-def test_resizing_keeps_the_hottest(
-    accesses: list[tuple[list[int], int, bool]], before: int, after: int
-) -> None:
-    cache = ExpertCache(NUM_EXPERTS, before, "decayed", 2, 3)
-    for ids, quota, _ in accesses:
-        cache.access(ids, quota)
-        cache.advance()
-    owners = cache.owner_of.copy()
-    held = [int(owner) for owner in owners if owner != NOWHERE]
-    moves = cache.resize(after)
-    cache.check()
-    kept = set(np.flatnonzero(cache.slot_of != NOWHERE).tolist())
-    coldest_kept = min((int(cache.score[expert]) for expert in kept), default=0)
-    assert len(kept) == min(len(held), after)
-    assert all(int(cache.score[expert]) <= coldest_kept for expert in held if expert not in kept) or not kept
-    assert not {source for source, _ in moves} & {target for _, target in moves}
-    for source, target in moves:
-        assert cache.owner_of[target] == owners[source]
-    for expert in kept - {int(owners[source]) for source, _ in moves}:
-        assert owners[cache.slot_of[expert]] == expert
-    cache.access([0, 1, 2], 3)
-    cache.check()
-
-
 @pytest.mark.parametrize("half_life", [1, 2, 32, 65536])
 def test_a_use_is_worth_half_after_a_half_life(half_life: int) -> None:
     clock = Clock(half_life)

@@ -15,7 +15,8 @@ from ftd.kernels.expert_ffn_triton import expert_ffn
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import FORMATS
-from ftd.kernels.residency_triton import Message, Placement, Residency, access, advance
+from ftd.kernels.residency_state import Message, Placement, Residency
+from ftd.kernels.residency_triton import access, advance
 from ftd.kernels.route_topk_triton import route_topk
 from ftd.kernels.router_triton import router
 

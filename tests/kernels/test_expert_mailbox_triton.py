@@ -18,7 +18,8 @@ from ftd.kernels.expert_mailbox_triton import (
     collect,
     looks_in,
 )
-from ftd.kernels.residency_triton import Message, Placement, Residency, access
+from ftd.kernels.residency_state import Message, Placement, Residency
+from ftd.kernels.residency_triton import access
 
 T, K, D, E, LAYERS = 3, 4, 80, 12, 8
 

@@ -8,7 +8,8 @@ import torch
 
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, NOWHERE, Access, Clock, ExpertCache, Policy
 from ftd.kernels.expert_split import NUM_SIZES
-from ftd.kernels.residency_triton import Placement, Residency, access, advance
+from ftd.kernels.residency_state import Placement, Residency
+from ftd.kernels.residency_triton import access, advance
 
 E, LAYERS = 12, 3
 
