@@ -58,10 +58,12 @@ class CardExperts:
             quota = [round(self._share * misses) for misses in range(num_experts + 1)]
             self.pool.set_quota(quota)
             return
-        if self._policy in ("paper", "serial"):
+        if self._policy.is_paper:
             copy_rate, read_rate = self._device.measure_rates(self.pool, self._threads.num_threads)
             quota = expert_plan.paper_quota(copy_rate, read_rate, num_experts)
-            logger.info(log.fields("experts split", policy=self._policy, copy=copy_rate, read=read_rate))
+            logger.info(
+                log.fields("experts split", policy=self._load.experts_policy, copy=copy_rate, read=read_rate)
+            )
             self.pool.set_quota(quota)
             return
         points = expert_store.read(self._key(), num_experts)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ftd.engine import devices
+from ftd.engine import devices, expert_plan
 from ftd.engine.devices import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.synthetic import SyntheticWeights
@@ -92,7 +92,7 @@ def experts(device: Device, format_name: str) -> Iterator[Rate]:
     assert device.make_experts is not None
     needs = ExpertNeeds(num_layers=NUM_LAYERS, num_experts=NUM_EXPERTS, record_bytes=record_bytes)
     with Pool(device.num_threads()) as threads:
-        pool = device.make_experts(needs, NUM_EXPERTS // 4, NUM_CHOSEN, "ftd", None)
+        pool = device.make_experts(needs, NUM_EXPERTS // 4, NUM_CHOSEN, expert_plan.POLICIES["ftd"], None)
         try:
             pool.use_processor(threads, HIDDEN_SIZE, "fast")
             for layer in range(NUM_LAYERS):

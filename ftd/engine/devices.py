@@ -20,7 +20,7 @@ from ftd.engine import card_memory, memory
 from ftd.engine.card_memory import Workspace
 from ftd.engine.choosing import DeviceChooser
 from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
-from ftd.engine.expert_plan import ExpertNeeds
+from ftd.engine.expert_plan import ExpertNeeds, Policy
 from ftd.engine.graphs import Graph
 from ftd.engine.model_config import ModelConfig
 from ftd.engine.weights import Weights
@@ -56,7 +56,7 @@ class Device:
     free_bytes: Callable[[], int]
     make_chooser: Callable[[int, int], DeviceChooser | None]
     chunk_tokens: int = 0
-    make_experts: Callable[[ExpertNeeds, int, int, str, Any], Any] | None = None
+    make_experts: Callable[[ExpertNeeds, int, int, Policy, Any], Any] | None = None
     make_weights: Callable[[Any, int, int], Any] | None = None
     make_ring: Callable[[], Any] | None = None
     used_bytes: Callable[[], int] | None = None
@@ -214,11 +214,11 @@ def _cuda_graph(device: str) -> Callable[..., Graph]:
     return partial(dispatch.get("graph", "cuda"), device=device)
 
 
-def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
+def _experts(device: str) -> Callable[[ExpertNeeds, int, int, Policy, Any], Any]:
     from ftd.kernels.expert_places import PoolConfig
     from ftd.kernels.expert_pool import ExpertPool
 
-    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: str, kept: Any) -> ExpertPool:
+    def make(needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: Policy, kept: Any) -> ExpertPool:
         config = PoolConfig(
             num_layers=needs.num_layers,
             num_experts=needs.num_experts,
@@ -226,9 +226,9 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, str, Any], Any]:
             num_slots=num_slots,
             quota=tuple(range(needs.num_experts + 1)),
             weights=Clock(HALF_LIFE_STEPS).weights,
-            policy="decayed" if policy == "ftd" else "lru",
-            whole_layers=policy in ("paper", "serial"),
-            overlaps=policy != "serial",
+            policy=policy.residency,
+            whole_layers=policy.is_paper,
+            overlaps=policy.overlaps,
             staged_layers=needs.staged_layers,
         )
         return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device, kept)

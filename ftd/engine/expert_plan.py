@@ -6,14 +6,31 @@ resident and nothing is looked up.
 
 from dataclasses import dataclass
 
+from ftd.engine import expert_cache
 from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
 
-# ftd: what is used often stays, misses are split as measured, prompts copy what is missing. lru: the same,
-# but what was used last stays. paper: FreeToken as described, the baseline: LRU, the share of misses that the
-# rates of copying and of reading give, at least one, and prompts that copy whole layers. serial: the same,
-# and nothing is copied beside what computes.
-POLICIES = ("ftd", "lru", "paper", "serial")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is done with experts that a card does not hold.
+
+    residency: which stay in slots. is_paper: FreeToken as described, the baseline: misses are split by the
+    rates of copying and of reading, not as measured, and prompts copy whole layers, not what is missing.
+    overlaps: copies run beside what computes.
+    """
+
+    residency: expert_cache.Policy
+    is_paper: bool = False
+    overlaps: bool = True
+
+
+POLICIES = {
+    "ftd": Policy(residency="decayed"),
+    "lru": Policy(residency="lru"),
+    "paper": Policy(residency="lru", is_paper=True),
+    "serial": Policy(residency="lru", is_paper=True, overlaps=False),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +74,11 @@ def share(text: str) -> float | None:
     return found
 
 
-def policy(text: str) -> str:
-    """Return ``text`` if it is one of POLICIES; raises InvalidOption."""
-    if text not in POLICIES:
-        raise InvalidOption(f"policy of experts must be {', '.join(POLICIES)}: {text!r:.50}")
-    return text
+def policy(name: str) -> Policy:
+    """Return the policy of that name in POLICIES; raises InvalidOption."""
+    if name not in POLICIES:
+        raise InvalidOption(f"policy of experts must be {', '.join(POLICIES)}: {name!r:.50}")
+    return POLICIES[name]
 
 
 def paper_quota(copy_rate: float, read_rate: float, max_misses: int) -> list[int]:

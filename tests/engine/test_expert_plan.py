@@ -58,8 +58,7 @@ def test_a_part_of_all_experts_is_kept_though_more_would_fit() -> None:
 
 
 def test_a_policy_is_one_of_four() -> None:
-    assert [expert_plan.policy(name) for name in ("ftd", "lru", "paper", "serial")] == list(
-        expert_plan.POLICIES
-    )
+    names = ("ftd", "lru", "paper", "serial")
+    assert [expert_plan.policy(name) for name in names] == list(expert_plan.POLICIES.values())
     with pytest.raises(InvalidOption, match="policy of experts must be ftd, lru, paper, serial: 'mru'"):
         expert_plan.policy("mru")
