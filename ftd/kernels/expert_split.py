@@ -166,7 +166,8 @@ def _row(points: list[Point], max_misses: int, fixed_s: float, each_s: float) ->
         for misses in range(low.misses + 1, high.misses + 1):
             fetched, seconds = _between(low, high, misses)
             spare_s = seconds - fetched * each_s - (fixed_s if fetched else 0.0)
-            found.append((fetched, max(1, int(spare_s / each_s))))
+            # Where one more costs nothing that could be measured, all others
+            found.append((fetched, max(1, min(max_misses, int(spare_s / each_s)))))
     return found
 
 

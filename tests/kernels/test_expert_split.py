@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ftd.kernels.expert_split import POINTS, best_fetched, search
+from ftd.kernels.expert_split import POINTS, Point, best_fetched, search, tabulate
 
 E, K = 128, 8
 
@@ -89,3 +89,14 @@ def test_copies_beside_the_step_do_not_pile_up() -> None:
 def test_the_same_measurements_give_the_same_table() -> None:
     machine = MACHINES["nothing is fixed"]
     assert search(machine.seconds, POINTS, E) == search(machine.seconds, POINTS, E)
+
+
+def test_all_are_warmed_where_one_more_costs_nothing() -> None:
+    """Times of a machine that does other things: eight fetches took no longer than one."""
+    points = [
+        Point(tokens=1, misses=misses, fetched=0, seconds=2.5, fetch_seconds=9.0, run_seconds=2.5)
+        for misses in (1, 8)
+    ]
+    split = tabulate(points, 8)
+    assert split.fetch_seconds > 0
+    assert split.warm[0] == [1, *[8] * 8]
