@@ -2,22 +2,27 @@
 //
 // A pair is two neighbouring blocks of a row: lo holds values 0-15 of both, hi values 16-31 (b0 in the low half).
 
-// The whole-number codes of a pair, as unsigned bytes (q8_0: signed). `single`: the second block is past the row.
+// Bytes of codes, and of their high bits, that a pair has in a row.
 template <int32_t FORMAT>
-inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, __m256i* lo, __m256i* hi) {
+constexpr int64_t PAIR_BYTES = FORMAT == Q8_0 ? 64 : 32;
+template <int32_t FORMAT>
+constexpr int64_t PAIR_HIGH_BYTES = FORMAT == Q6_K ? 16 : Codes<FORMAT>::HIGH1 ? 8 : 0;
+
+// The whole-number codes of the pair at `from`, as unsigned bytes (q8_0: signed); its high bits, if any, at `high`.
+// `single`: the second block is past the row.
+template <int32_t FORMAT>
+inline void unpack_pair(const uint8_t* from, const uint8_t* high, bool single, __m256i* lo, __m256i* hi) {
     using C = Codes<FORMAT>;
     if constexpr (FORMAT == Q8_0) {
-        const auto* codes = reinterpret_cast<const __m256i*>(plane_row<int8_t>(w, 0, row, w.k) + 64 * pair);
+        const auto* codes = reinterpret_cast<const __m256i*>(from);
         const __m256i a = _mm256_loadu_si256(codes);
         const __m256i b = single ? _mm256_setzero_si256() : _mm256_loadu_si256(codes + 1);
         *lo = _mm256_permute2x128_si256(a, b, 0x20);
         *hi = _mm256_permute2x128_si256(a, b, 0x31);
         return;
     }
-    const uint8_t* codes = plane_row<uint8_t>(w, 0, row, w.k / 2) + 32 * pair;
-    const __m256i bytes =
-        single ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)))
-               : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i bytes = single ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))
+                                 : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     const __m256i nibble = _mm256_set1_epi8(15);
     *lo = _mm256_and_si256(bytes, nibble);
     *hi = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
@@ -29,7 +34,7 @@ inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, 
     }
     if constexpr (C::HIGH1) {
         int64_t bits = 0;
-        std::memcpy(&bits, plane_row<uint8_t>(w, 1, row, w.k / 8) + 8 * pair, single ? 4 : 8);
+        std::memcpy(&bits, high, single ? 4 : 8);
         const __m256i spread = _mm256_set1_epi64x(bits);
         const __m256i which_lo = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0404040404040404, 0x0505050505050505);
         const __m256i which_hi = _mm256_add_epi8(which_lo, _mm256_set1_epi8(2));
@@ -41,7 +46,6 @@ inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, 
         *hi = _mm256_or_si256(*hi, _mm256_and_si256(set_hi, sixteen));
     }
     if constexpr (FORMAT == Q6_K) {
-        const uint8_t* high = plane_row<uint8_t>(w, 1, row, w.k / 4) + 16 * pair;
         const __m128i bytes16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high));
         const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(bytes16), 0x50);  // b0 b0 b1 b1
         const __m256i above = _mm256_set1_epi8(0x30);  // where bits 4 and 5 of a code lie
@@ -50,6 +54,14 @@ inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, 
         *lo = _mm256_or_si256(*lo, add_lo);
         *hi = _mm256_or_si256(*hi, add_hi);
     }
+}
+
+// The same of a pair of a row.
+template <int32_t FORMAT>
+inline void pair_codes(const Matrix& w, int64_t row, int64_t pair, bool single, __m256i* lo, __m256i* hi) {
+    constexpr int64_t BYTES = PAIR_BYTES<FORMAT>, HIGH = PAIR_HIGH_BYTES<FORMAT>;
+    const uint8_t* high = HIGH ? plane_row<uint8_t>(w, 1, row, w.k * HIGH / 64) + HIGH * pair : nullptr;
+    unpack_pair<FORMAT>(plane_row<uint8_t>(w, 0, row, w.k * BYTES / 64) + BYTES * pair, high, single, lo, hi);
 }
 
 inline void transpose8(__m256 r[8]) {

@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#include <utility>
 
 #include "matmul_ahead.h"
 #include "matmul_block.h"

@@ -83,10 +83,23 @@ template <int32_t FORMAT>
     }
 }
 
-// Dot products of pair `pair` of rows row .. row + 7 with x: dot[group][rows / 4].
+// Where a pair of eight rows lies.
+struct EightRows {
+    const uint8_t *codes, *high;
+    int64_t stride, high_stride;
+
+    template <int32_t FORMAT>
+    static EightRows of(const Matrix& w, int64_t row, int64_t pair) {
+        constexpr int64_t BYTES = PAIR_BYTES<FORMAT>, HIGH = PAIR_HIGH_BYTES<FORMAT>;
+        const int64_t stride = w.k * BYTES / 64, high_stride = w.k * HIGH / 64;
+        const uint8_t* high = HIGH ? plane_row<uint8_t>(w, 1, row, high_stride) + HIGH * pair : nullptr;
+        return {plane_row<uint8_t>(w, 0, row, stride) + BYTES * pair, high, stride, high_stride};
+    }
+};
+
+// Dot products of a pair of eight rows with the pair at q: dot[group][rows / 4].
 template <int32_t FORMAT, bool SINGLE>
-inline void dot_pair(__m256i dot[][2], const Matrix& w, int64_t row, int64_t pair, const Activations& x) {
-    const int8_t* q = x.q + pair / 2 * 128 + pair % 2 * 32;
+inline void dot_pair(__m256i dot[][2], const EightRows& rows, const int8_t* q) {
     const __m256i q_lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
     const __m256i q_hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 64));
 #pragma GCC unroll 2
@@ -95,7 +108,8 @@ inline void dot_pair(__m256i dot[][2], const Matrix& w, int64_t row, int64_t pai
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
             __m256i lo, hi;
-            pair_codes<FORMAT>(w, row + 4 * half + r, pair, SINGLE, &lo, &hi);
+            unpack_pair<FORMAT>(rows.codes + (4 * half + r) * rows.stride, rows.high + (4 * half + r) * rows.high_stride,
+                                SINGLE, &lo, &hi);
             if constexpr (FORMAT == Q8_0) {
                 sums[0][r] = _mm256_add_epi32(dot_signed(lo, q_lo), dot_signed(hi, q_hi));
             } else if constexpr (Codes<FORMAT>::GROUPS == 2) {  // at most 2 * 63 * 127 = 16002
@@ -105,11 +119,9 @@ inline void dot_pair(__m256i dot[][2], const Matrix& w, int64_t row, int64_t pai
                 sums[0][r] = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(hi, q_hi));
             }
         }
+#pragma GCC unroll 2
         for (int g = 0; g < Codes<FORMAT>::GROUPS; ++g) dot[g][half] = add_rows<SUMS_THAT_FIT<FORMAT>>(sums[g]);
     }
-    uint64_t zeros;
-    std::memcpy(&zeros, x.z + 2 * pair, sizeof zeros);
-    if (zeros != 0) add_zeros<FORMAT>(dot, w, row, pair, SINGLE, x);
 }
 
 // A quad without its second block where that is past the row.
@@ -118,15 +130,12 @@ inline __m256 valid_part(__m256 quad) {
     return SINGLE ? _mm256_zextps128_ps256(_mm256_castps256_ps128(quad)) : quad;
 }
 
-// Adds pair `pair` of rows row .. row + 7 to the partial sums of its blocks, acc[rows / 4].
+// Adds what the dot products of blocks b and b + 1 are worth to their partial sums, acc[rows / 4].
 template <int32_t FORMAT, bool SINGLE>
-inline void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, const Activations& x,
-                     const PairScales<FORMAT>& s) {
+inline void finish_pair(__m256 acc[2], __m256i dot[][2], const Activations& x, int64_t b, const PairScales<FORMAT>& s) {
     using C = Codes<FORMAT>;
-    const int64_t b = 2 * pair;
-    __m256i dot[C::GROUPS][2];
-    dot_pair<FORMAT, SINGLE>(dot, w, row, pair, x);
     const __m256 d = spread_pair(x.d + b);
+#pragma GCC unroll 2
     for (int g = 0; g < C::GROUPS; ++g) {
         if constexpr (C::OFFSET != 0) {
             const int32_t* sum = C::GROUPS == 2 ? x.sum16 + 2 * b + g : x.q_sum + b;
@@ -134,11 +143,47 @@ inline void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, 
             for (int half = 0; half < 2; ++half) dot[g][half] = _mm256_sub_epi32(dot[g][half], above);
         }
         for (int half = 0; half < 2; ++half)
-            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.scale[g][half]), _mm256_mul_ps(_mm256_cvtepi32_ps(dot[g][half]), d), acc[half]);
+            acc[half] =
+                _mm256_fmadd_ps(valid_part<SINGLE>(s.scale[g][half]), _mm256_mul_ps(_mm256_cvtepi32_ps(dot[g][half]), d), acc[half]);
     }
     if constexpr (C::MINS)
         for (int half = 0; half < 2; ++half)
             acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.minimum[half]), spread_pair(x.sum32 + b), acc[half]);
+}
+
+// Adds eight blocks from b0 on of rows row .. row + 7 whose z are all 0; acc[0] is of even pairs, acc[1] of odd ones.
+template <int32_t FORMAT>
+inline void add_eight(__m256 acc[2][2], const Matrix& w, int64_t row, int64_t b0, const Activations& x,
+                      const PairScales<FORMAT> scales[4], Ahead<FORMAT, 8>* ahead) {
+    EightRows rows = EightRows::of<FORMAT>(w, row, b0 / 2);
+    __m256 sums[2][2] = {{acc[0][0], acc[0][1]}, {acc[1][0], acc[1][1]}};
+#pragma GCC unroll 1  // a few fetches at a time: many at once hold up the loads
+    for (int i = 0; i < 4; ++i) {
+        __m256i dot[Codes<FORMAT>::GROUPS][2];
+        ahead->codes();
+        dot_pair<FORMAT, false>(dot, rows, x.q + 32 * b0 + i / 2 * 128 + i % 2 * 32);
+        finish_pair<FORMAT, false>(sums[0], dot, x, b0 + 2 * i, scales[i]);
+        rows.codes += PAIR_BYTES<FORMAT>;
+        rows.high += PAIR_HIGH_BYTES<FORMAT>;
+        std::swap(sums[0], sums[1]);
+    }
+    for (int i = 0; i < 4; ++i) acc[i / 2][i % 2] = sums[i / 2][i % 2];
+}
+
+// The same with any z, of a pair.
+template <int32_t FORMAT, bool SINGLE>
+[[gnu::noinline]] void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, const Activations& x,
+                                const PairScales<FORMAT>& scales) {
+    __m256i dot[Codes<FORMAT>::GROUPS][2];
+    dot_pair<FORMAT, SINGLE>(dot, EightRows::of<FORMAT>(w, row, pair), x.q + pair / 2 * 128 + pair % 2 * 32);
+    if (x.z[2 * pair] != 0.0f || x.z[2 * pair + 1] != 0.0f) add_zeros<FORMAT>(dot, w, row, pair, SINGLE, x);
+    finish_pair<FORMAT, SINGLE>(acc, dot, x, 2 * pair, scales);
+}
+
+// Whether eight blocks of x from b0 on count from 0.
+inline bool no_zeros(const Activations& x, int64_t b0) {
+    const __m256i z = _mm256_castps_si256(_mm256_loadu_ps(x.z + b0));
+    return _mm256_testz_si256(z, z);
 }
 
 // Products of rows row .. row + 7 with the one row of x.
@@ -148,16 +193,19 @@ inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahea
     __m256 acc[2][2] = {};  // of even pairs: partial sums 0 and 1; of odd ones: 2 and 3
     PairScales<FORMAT> scales[4];
     for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
-        const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
         ahead.scales();
         pair_scales<FORMAT>(w, row, b0, scales);
-        int i = 0;
-        for (; i + 2 <= count; i += 2) {
+        if (blocks - b0 >= 8 && no_zeros(x, b0)) {
+            add_eight<FORMAT>(acc, w, row, b0, x, scales, &ahead);
+            continue;
+        }
+        const int64_t pairs = blocks - b0 >= 8 ? 4 : (blocks - b0) / 2, pair = b0 / 2;
+        for (int64_t i = 0; i < pairs; ++i) {
             ahead.codes();
-            add_pair<FORMAT, false>(acc[i / 2 % 2], w, row, (b0 + i) / 2, x, scales[i / 2]);
+            add_pair<FORMAT, false>(acc[i % 2], w, row, pair + i, x, scales[i]);
         }
         if constexpr (FORMAT != Q4_K && FORMAT != Q5_K && FORMAT != Q6_K)  // their K is a multiple of 256
-            if (i < count) add_pair<FORMAT, true>(acc[i / 2 % 2], w, row, (b0 + i) / 2, x, scales[i / 2]);
+            if (blocks - b0 < 8 && blocks % 2) add_pair<FORMAT, true>(acc[pairs % 2], w, row, pair + pairs, x, scales[pairs]);
     }
     const __m256 part0 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x20), part1 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x31);
     const __m256 part2 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x20), part3 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x31);
