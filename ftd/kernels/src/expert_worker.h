@@ -20,21 +20,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "expert_ffn.h"
+#include "expert_message.h"
 #include "pool.h"
 
 namespace ftd {
-
-// A layer: its arguments, with the workspace that all threads share, and the ops that compute them.
-struct WorkerLayer {
-    ExpertFfnArgs args;
-    Op ops[NUM_EXPERT_OPS];
-};
 
 class ExpertWorker {
 public:
@@ -101,25 +94,9 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    static constexpr int MAX_STAGES = NUM_EXPERT_OPS;
-
-    // A message as one thread sees it.
-    struct Message {
-        int32_t bell;
-        int32_t layer;
-        Step step;
-        ExpertFfnArgs args;
-        int stages;
-        int64_t first[MAX_STAGES + 1];  // item of each stage, and how many there are
-        int64_t least[MAX_STAGES];      // items of its smallest part
-    };
-
-    // Items [begin, end) of one stage; none: a part that does not exist.
-    struct Part {
-        int stage;
-        int64_t begin, end;
-        explicit operator bool() const { return begin < end; }
-    };
+    using Message = WorkerMessage;
+    using Part = WorkerPart;
+    static constexpr int64_t UNIT = Message::UNIT, BLOCK_UNITS = Message::BLOCK_UNITS;
 
     static uint64_t tagged(int32_t bell) { return static_cast<uint64_t>(static_cast<uint32_t>(bell)) << 32; }
     // How far `line` is past `bell`: the difference of two numbers that may run over.
@@ -239,7 +216,7 @@ private:
             a.scratch = scratch;
             a.scratch_stride = 0;
             const int64_t parts = PARTS_OF_MORE * num_threads_;
-            stages(m, {1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
+            m->share_out({1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
             return true;
         }
         a.hidden = layer.args.hidden;
@@ -251,36 +228,19 @@ private:
         }
         a.ids = ids;
         layer.ops[0].run(&a, &m->step, 0, 1);
-        const int64_t places = a.starts[a.num_experts], hidden = units(a.inner), columns = units(a.width);
-        // Gate and up are two thirds of a record.
-        const int64_t hidden_bytes = a.stride * 2 / 3 / hidden, column_bytes = a.stride / 3 / columns * places;
-        stages(m, {places * hidden, columns}, {LEAST_BYTES / (hidden_bytes + 1) + 1, LEAST_BYTES / (column_bytes + 1) + 1});
+        m->share_out_one();
         return true;
     }
 
     // One token's x as floats, and its codes, while the first weights of the part come.
     void prepare(Message* m, const Part& part, char* own) const noexcept {
         ExpertFfnArgs& a = m->args;
-        if (part.stage == 0) {
-            const int64_t each = units(a.inner), row = part.begin % each * UNIT;
-            const int64_t record = a.ids[a.order[part.begin / each]] * a.stride;
-            fetch(a.gate_up[0].weight, record, row);
-            if (a.num_gate_up == 1)
-                fetch(a.gate_up[0].weight, record, a.inner + row);
-            else
-                fetch(a.gate_up[1].weight, record, row);
-        }
+        if (part.stage == 0) m->fetch_hidden(part);
         if (rows_) {
             floats(reinterpret_cast<float*>(own), 0);
             a.x = reinterpret_cast<float*>(own);
         }
         layers_[m->layer]->ops[1].run(&a, &m->step, 0, 1);
-    }
-
-    // Fetches the first lines of an expert's rows from `row` on.
-    static void fetch(const Matrix& w, int64_t record, int64_t row) {
-        const char* from = static_cast<const char*>(w.planes[0]) + record + row * code_bytes(w);
-        for (int64_t at = 0; at < FIRST_BYTES; at += 64) __builtin_prefetch(from + at, 0, 3);
     }
 
     // What a thread copies of a message: x as floats, and ids, which must not change while they are sorted.
@@ -290,19 +250,6 @@ private:
         for (const WorkerLayer* layer : layers_) chosen = layer->args.num_chosen > chosen ? layer->args.num_chosen : chosen;
         return x_bytes() + (4 * chosen + 63) / 64 * 64;
     }
-
-    static void stages(Message* m, std::initializer_list<int64_t> items, std::initializer_list<int64_t> least) {
-        m->stages = 0;
-        m->first[0] = 0;
-        for (int64_t count : items) {
-            m->least[m->stages] = least.begin()[m->stages];
-            m->first[m->stages + 1] = m->first[m->stages] + count;
-            ++m->stages;
-        }
-    }
-
-    // Items of one token: eight rows of a matrix.
-    static int64_t units(int64_t values) { return (values + UNIT - 1) / UNIT; }
 
     void floats(float* to, int64_t row) const {
         const uint16_t* from = static_cast<const uint16_t*>(x_) + row * width_;
@@ -328,27 +275,8 @@ private:
     void fetch_until_due(const Message& m, const Part& part) noexcept {
         const auto is_due = [&] { return done_.load(std::memory_order_acquire) >= m.first[part.stage]; };
         if (is_due()) return;
-        if (m.step.num_tokens == 1) {
-            const ExpertFfnArgs& a = m.args;
-            const int64_t row_bytes = code_bytes(a.down.weight);
-            const int64_t begin = (part.begin - m.first[1]) * UNIT, end = (part.end - m.first[1]) * UNIT;
-            for (int64_t place = 0; place < a.starts[a.num_experts]; ++place) {
-                const char* rows = static_cast<const char*>(a.down.weight.planes[0]) + a.ids[a.order[place]] * a.stride;
-                for (int64_t at = begin * row_bytes; at < end * row_bytes; at += 64) __builtin_prefetch(rows + at, 0, 2);
-                if (is_due()) return;
-            }
-        }
+        if (m.step.num_tokens == 1) m.fetch_columns(part, is_due);
         spin(is_due);
-    }
-
-    // Bytes of a row of a matrix' first plane.
-    static int64_t code_bytes(const Matrix& w) {
-        switch (w.format) {
-            case F32: return 4 * w.k;
-            case F16: case BF16: return 2 * w.k;
-            case Q8_0: case FP8_B128: return w.k;
-            default: return w.k / 2;
-        }
     }
 
     void run(const Message& m, const Part& part, const Part& next) noexcept {
@@ -371,7 +299,7 @@ private:
 
     // Units [begin, end) of the line of hidden values. Who computes a block's last unit quantises the block.
     void hidden(const ExpertFfnArgs& a, int64_t begin, int64_t end, int64_t next) noexcept {
-        const int64_t each = units(a.inner);
+        const int64_t each = Message::units(a.inner);
         const auto value = [&](int64_t unit) {
             const int64_t at = unit % each * UNIT;
             return unit / each * a.inner + at;
@@ -401,8 +329,6 @@ private:
     static constexpr std::chrono::milliseconds SPIN{20};     // longer than a step takes between two layers
     static constexpr std::chrono::microseconds NAP{200};
     static constexpr int PATIENT = 1 << 16, IMPATIENT = 64;  // looks before another thread gets the core
-    static constexpr int64_t UNIT = 8, BLOCK_UNITS = BLOCK / UNIT;  // rows of an item of one token
-    static constexpr int64_t LEAST_BYTES = 16384, FIRST_BYTES = 4096;  // of the smallest part's weights, of its first rows
     static constexpr int64_t NONE = -1;
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
 
