@@ -1,8 +1,11 @@
 """Fixtures for every test: a scrubbed environment, a home of its own, the folder of real models."""
 
+import gc
+import itertools
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import examples
@@ -24,16 +27,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     """Try properties on fewer examples where slow tests are left out."""
     examples.use("quick" if "not slow" in config.option.markexpr else "all")
+    gc.disable()  # what is imported to collect tests stays: a million objects, looked at again and again
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make, not in what they import."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New paths of home folders; who needs one makes it: to make thousands takes seconds."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
-def scrubbed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def scrubbed_environment(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]) -> None:
     """No setting of the developer's shell reaches a test, and nothing a test does reaches the home folder."""
     for variable in list(os.environ):
         kept = variable in ("FTD_TEST_MODELS", "FTD_ISA", "FTD_KERNELS")
         if variable.startswith(("FTD_", "OLLAMA_")) and not kept:
             monkeypatch.delenv(variable)
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
     for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(home))
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
