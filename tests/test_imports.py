@@ -4,11 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from examples import first_quick
 
 LIGHT = [
-    "ftd.cli.main",
-    "ftd.daemon.app",
     "ftd.daemon.serve",
+    "ftd.daemon.app",
+    "ftd.cli.main",
     "ftd.daemon.create",
     "ftd.registry.server",
     "ftd.registry.client",
@@ -28,7 +29,7 @@ def modules_after(code: str) -> set[str]:
     return set(result.stdout.split())
 
 
-@pytest.mark.parametrize("module", LIGHT)
+@pytest.mark.parametrize("module", first_quick(*LIGHT))
 def test_importing_a_part_brings_no_torch(module: str) -> None:
     assert modules_after(f"import {module}").isdisjoint({"torch", "triton", "transformers"})
 

@@ -8,6 +8,7 @@ import sys
 
 import aiohttp
 import pytest
+from examples import first_quick
 from ports import free_port
 
 from ftd import config
@@ -43,7 +44,7 @@ async def start(tmp_path):
         process._transport.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGINT))
 async def test_serves_until_a_signal(start, number):
     port = free_port()
     process = await start(port)

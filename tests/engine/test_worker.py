@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from examples import first_quick
 
 from ftd.chat.schema import grammar_of
 from ftd.engine import messages
@@ -197,7 +198,9 @@ def test_a_load_that_fails_is_reported(worker: Process, load: Load, tmp_path: Pa
     assert worker.wait()[0] == 1
 
 
-@pytest.mark.parametrize("frame", [messages.encode(GetStats()), b"\x01\x00\x00\x00\xc1", b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "frame", first_quick(messages.encode(GetStats()), b"\x01\x00\x00\x00\xc1", b"\xff\xff\xff\xff")
+)
 def test_what_is_no_load_ends_it_with_a_reason(worker: Process, frame: bytes) -> None:
     worker.socket.sendall(frame)
     failed = worker.receive()

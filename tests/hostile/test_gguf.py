@@ -10,6 +10,7 @@ from typing import Any
 import gguf_bytes
 import numpy as np
 import pytest
+from examples import first_quick
 from memory_sink import MemorySink
 from tokenizers import Tokenizer
 
@@ -205,9 +206,7 @@ MORE_KEYS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "tokenizer", [pytest.param("gpt2", marks=pytest.mark.slow), "llama", "gemma4", "bert"]
-)
+@pytest.mark.parametrize("tokenizer", first_quick("bert", "gpt2", "gemma4", "llama"))
 def test_metadata_of_the_wrong_kind_imports_or_is_refused(tokenizer: str, tmp_path: Path) -> None:
     """Replace each metadata value by each of many others; whatever is imported has a tokenizer that loads."""
     scores = [float(-index) for index in range(10)]
@@ -235,7 +234,7 @@ def test_metadata_of_the_wrong_kind_imports_or_is_refused(tokenizer: str, tmp_pa
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", first_quick(0, 1))
 def test_mutated_models_import_or_are_refused(architecture: str, seed: int, tmp_path: Path) -> None:
     """Mutate a whole model; all but a result or an FtdError fails, as do slow cases and large allocations."""
     random = np.random.default_rng(seed)

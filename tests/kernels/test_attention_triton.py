@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import first_quick
 
 from ftd.kernels.attention_decode_triton import (
     MAX_SPLITS,
@@ -179,7 +180,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("case", NEW.values(), ids=NEW)
-@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("norm", first_quick(True, False))
 def test_decode_of_what_the_products_gave(
     case: Case, norm: bool, rng: np.random.Generator, assert_close: AssertClose, device: str
 ) -> None:

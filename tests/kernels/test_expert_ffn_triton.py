@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from banks import make_bank, random_bank
+from examples import first_quick
 from numpy.typing import NDArray
 from weights import random_matrix
 
@@ -127,7 +128,9 @@ def test_every_format(device: str, rng: np.random.Generator, name: str) -> None:
         close(run(device, x, ids, weights, bank), wanted, "fast")
 
 
-@pytest.mark.parametrize(("first", "second"), [("q4_0", "q8_0"), ("q8_0", "q4_1"), ("q4_0", "mxfp4")])
+@pytest.mark.parametrize(
+    ("first", "second"), first_quick(("q4_0", "q8_0"), ("q8_0", "q4_1"), ("q4_0", "mxfp4"))
+)
 def test_a_single_token(device: str, rng: np.random.Generator, first: str, second: str) -> None:
     bank = random_bank(rng, 4, D, F, (first, second), fused=second == "q8_0")
     x, ids, weights = inputs(rng, 1, 4)
@@ -162,6 +165,7 @@ def test_formats_of_super_blocks(device: str, rng: np.random.Generator, first: s
     close(run(device, x, ids, weights, bank, precision="f32"), wanted, "f32")
 
 
+@pytest.mark.slow
 def test_columns_that_are_no_whole_tile(device: str, rng: np.random.Generator) -> None:
     bank = random_bank(rng, 5, 80, 48, ("nvfp4", "bf16"))
     for tokens in (4, 21):
@@ -202,7 +206,7 @@ def test_experts_lie_where_the_table_says(device: str, rng: np.random.Generator)
     assert torch.equal(expert_ffn(*tensors, DeviceBank(0, matrices, table)), wanted)
 
 
-@pytest.mark.parametrize("tokens", [9, 25])
+@pytest.mark.parametrize("tokens", first_quick(9, 25))
 def test_padding_is_inert_and_the_workspace_serves_again(
     device: str, rng: np.random.Generator, tokens: int
 ) -> None:
@@ -240,6 +244,7 @@ def test_a_token_does_not_depend_on_others(device: str, rng: np.random.Generator
         np.testing.assert_array_equal(np.concatenate(rows), whole)
 
 
+@pytest.mark.slow
 def test_more_experts_than_pairs_and_fewer(device: str, rng: np.random.Generator) -> None:
     bank = random_bank(rng, 40, D, F)
     for tokens in (1, 14):

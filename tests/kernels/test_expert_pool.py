@@ -75,6 +75,7 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     pool.close()
 
 
+@pytest.mark.slow
 def test_one_staged_layer_gives_what_two_give(oracle: tiny.Tiny) -> None:
     found = []
     for staged_layers in (2, 1):

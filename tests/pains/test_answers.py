@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import gguf_bytes
 import ollama
 import pytest
+from examples import first_quick
 from fake_engine import fake_command
 from live_daemon import running, says
 from talks import ANTHROPIC_TOOL, BODIES, CHATS, TOOL, USER, Scripted, text_of
@@ -134,7 +135,7 @@ MALFORMED = (
 NUM_REPAIRED = 4
 
 
-@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("path", first_quick(*CHATS))
 async def test_tool_4_malformed_calls_are_repaired_or_content(tmp_path, control, path):
     async with running(tmp_path, control.command(), models=()) as daemon:
         add_model(daemon.store, "tiny", template=HERMES)
@@ -177,7 +178,7 @@ CHANNEL_REPLY = (
 )
 
 
-@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("path", first_quick(*CHATS))
 async def test_tool_3_channels_of_gpt_oss_through_every_api(tmp_path, control, path):
     """Thinking, content and the call are apart, whether thinking was asked for or not."""
     async with running(tmp_path, control.command(), models=()) as daemon:

@@ -7,6 +7,7 @@ import re
 
 import gguf_bytes
 import pytest
+from examples import first_quick
 from fake_engine import fake_command
 from live_daemon import running
 from talks import BODIES, CHATS, USER, text_of
@@ -109,7 +110,7 @@ async def test_keep_1_a_smaller_or_no_window_uses_what_is_loaded(tmp_path, contr
             await asked
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/completions", *CHATS[1:]])
+@pytest.mark.parametrize("path", first_quick("/api/chat", "/api/generate", "/v1/completions", *CHATS[1:]))
 async def test_load_1_signs_of_life_during_a_long_load(tmp_path, control, monkeypatch, path):
     """They are legal in each format, and what comes after them is a whole answer."""
     monkeypatch.setattr("ftd.daemon.responses.SILENCE_S", 0.02)

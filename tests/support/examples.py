@@ -1,5 +1,8 @@
-"""How many examples a property is tried on: all by scripts/test, a fifth where slow tests are left out."""
+"""How much is tried: by scripts/test all; where slow tests are left out, a fifth of the examples."""
 
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadlines: a loaded machine would fail what is only slow
@@ -16,3 +19,9 @@ def use(profile: str) -> None:
 def examples(count: int) -> int:
     """Return ``count``, or the same part of it that the profile in force takes of a hundred."""
     return max(1, count * settings().max_examples // 100)
+
+
+def first_quick(*values: Any) -> list[Any]:
+    """Return values of a parameter (tuples: of several): the first as it is, the others for slow tests."""
+    others = (value if isinstance(value, tuple) else (value,) for value in values[1:])
+    return [values[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in others)]
