@@ -86,10 +86,10 @@ inline __m256 load_halves(const uint16_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-// The halves of blocks b0 .. b0 + 7 of a row. Beyond the row lie the next row's, which nobody uses; beyond the last
+// Halves first .. first + 7 of a row of `count`. Beyond the row lie the next row's, which nobody uses; beyond the last
 // row lies nothing, so those are read through a copy.
-inline __m256 load_row_halves(const Matrix& w, int plane, int64_t row, int64_t b0) {
-    const int64_t blocks = w.k / 32, at = row * blocks + b0, left = w.n * blocks - at;
+inline __m256 load_row_halves(const Matrix& w, int plane, int64_t row, int64_t count, int64_t first) {
+    const int64_t at = row * count + first, left = w.n * count - at;
     const uint16_t* from = static_cast<const uint16_t*>(w.planes[plane]) + at;
     if (left >= 8) return load_halves(from);
     uint16_t part[8] = {};
@@ -97,14 +97,13 @@ inline __m256 load_row_halves(const Matrix& w, int plane, int64_t row, int64_t b
     return load_halves(part);
 }
 
-// The same of rows row .. row + 7, transposed: out[b] holds block b0 + b of eight rows.
-inline void eight_rows_halves(const Matrix& w, int plane, int64_t row, int64_t b0, __m256* out) {
-    const int64_t blocks = w.k / 32;
-    if ((w.n - row - 7) * blocks - b0 >= 8) {
-        const uint16_t* from = static_cast<const uint16_t*>(w.planes[plane]) + row * blocks + b0;
-        for (int r = 0; r < 8; ++r) out[r] = load_halves(from + r * blocks);
+// The same of rows row .. row + 7, transposed: out[i] holds item first + i of eight rows.
+inline void eight_rows_halves(const Matrix& w, int plane, int64_t row, int64_t count, int64_t first, __m256* out) {
+    if ((w.n - row - 7) * count - first >= 8) {
+        const uint16_t* from = static_cast<const uint16_t*>(w.planes[plane]) + row * count + first;
+        for (int r = 0; r < 8; ++r) out[r] = load_halves(from + r * count);
     } else {
-        for (int r = 0; r < 8; ++r) out[r] = load_row_halves(w, plane, row + r, b0);
+        for (int r = 0; r < 8; ++r) out[r] = load_row_halves(w, plane, row + r, count, first);
     }
     transpose8(out);
 }
@@ -171,7 +170,7 @@ inline void eight_scales(const Matrix& w, int64_t row, int64_t b0, int count, __
         transpose8(scales);
         transpose8(mins);
     } else {
-        eight_rows_halves(w, C::SCALES_PLANE, row, b0, scales);
-        if constexpr (C::MINS) eight_rows_halves(w, C::SCALES_PLANE + 1, row, b0, mins);
+        eight_rows_halves(w, C::SCALES_PLANE, row, w.k / 32, b0, scales);
+        if constexpr (C::MINS) eight_rows_halves(w, C::SCALES_PLANE + 1, row, w.k / 32, b0, mins);
     }
 }

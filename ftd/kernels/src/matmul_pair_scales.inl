@@ -58,12 +58,25 @@ inline void transpose_groups(const __m128i rows[4], __m128i pairs[4]) {
     pairs[3] = _mm_unpackhi_epi16(c, d);
 }
 
-// A half of each of four rows, as floats in both halves.
-inline __m256 four_halves(const Matrix& w, int plane, int64_t row, int64_t row_items, int64_t at) {
-    const uint16_t* from = plane_row<uint16_t>(w, plane, row, row_items) + at;
-    uint64_t four = 0;
-    for (int r = 0; r < 4; ++r) four |= static_cast<uint64_t>(from[r * row_items]) << 16 * r;
-    return _mm256_cvtph_ps(_mm_set1_epi64x(static_cast<int64_t>(four)));
+// Scales of eight superblocks of 256 values of eight rows, and minus their minimums: superblock i in d[i], a row a lane.
+template <int32_t FORMAT>
+struct SuperScales {
+    static constexpr bool ANY = FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K, MINS = Codes<FORMAT>::MINS;
+    __m256 d[ANY ? 8 : 1], minus_dmin[MINS ? 8 : 1];
+
+    void load(const Matrix& w, int64_t row, int64_t first) {
+        constexpr int PLANE = FORMAT == Q6_K ? 3 : Codes<FORMAT>::SCALES_PLANE + 2;
+        eight_rows_halves(w, PLANE, row, w.k / 256, first, d);
+        if constexpr (MINS) {
+            eight_rows_halves(w, PLANE + 1, row, w.k / 256, first, minus_dmin);
+            for (auto& scale : minus_dmin) scale = _mm256_xor_ps(scale, _mm256_set1_ps(-0.0f));
+        }
+    }
+};
+
+// Lanes 0-3 or 4-7 in both halves.
+inline __m256 twice(__m256 v, int half) {
+    return half ? _mm256_permute2f128_ps(v, v, 0x11) : _mm256_permute2f128_ps(v, v, 0x00);
 }
 
 // Half of the power of two that each of eight bytes is: its exponent, of which 0 and 1 make subnormals and 255 NaN.
@@ -78,7 +91,7 @@ inline __m256 half_powers(__m128i codes) {
 
 // Scales of rows row .. row + 7, blocks b0 .. b0 + 7 (b0 a multiple of 8; beyond the row: anything).
 template <int32_t FORMAT>
-inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, PairScales<FORMAT> out[4]) {
+inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, const SuperScales<FORMAT>& super, PairScales<FORMAT> out[4]) {
     constexpr int P = Codes<FORMAT>::SCALES_PLANE;
     for (int half = 0; half < 2; ++half, row += 4) {
         __m128i rows[4], pairs[4];
@@ -95,7 +108,7 @@ inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, PairScales<FOR
                 out[i].scale[1][half] = _mm256_mul_ps(small_floats(_mm_unpackhi_epi64(pairs[i], pairs[i])), all);
             }
         } else if constexpr (FORMAT == Q6_K) {
-            const __m256 d = four_halves(w, 3, row, w.k / 256, b0 / 8);
+            const __m256 d = twice(super.d[b0 / 8 % 8], half);
             four_rows<16>(w, 2, row, w.k / 16, 2 * b0, rows);
             transpose_groups(rows, pairs);
             for (int i = 0; i < 4; ++i) {
@@ -104,8 +117,7 @@ inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, PairScales<FOR
                 out[i].scale[1][half] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(second)));
             }
         } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
-            const __m256 d = four_halves(w, P + 2, row, w.k / 256, b0 / 8);
-            const __m256 minus_dmin = _mm256_xor_ps(four_halves(w, P + 3, row, w.k / 256, b0 / 8), _mm256_set1_ps(-0.0f));
+            const __m256 d = twice(super.d[b0 / 8 % 8], half), minus_dmin = twice(super.minus_dmin[b0 / 8 % 8], half);
             four_rows<8>(w, P, row, w.k / 32, b0, rows);
             transpose_bytes(rows, pairs);
             for (int i = 0; i < 4; ++i)

@@ -191,10 +191,13 @@ template <int32_t FORMAT>
 inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead<FORMAT, 8> ahead) {
     const int64_t blocks = w.k / 32;
     __m256 acc[2][2] = {};  // of even pairs: partial sums 0 and 1; of odd ones: 2 and 3
+    SuperScales<FORMAT> super;
     PairScales<FORMAT> scales[4];
     for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
         ahead.scales();
-        pair_scales<FORMAT>(w, row, b0, scales);
+        if constexpr (SuperScales<FORMAT>::ANY)
+            if (b0 % 64 == 0) super.load(w, row, b0 / 8);
+        pair_scales<FORMAT>(w, row, b0, super, scales);
         if (blocks - b0 >= 8 && no_zeros(x, b0)) {
             add_eight<FORMAT>(acc, w, row, b0, x, scales, &ahead);
             continue;
