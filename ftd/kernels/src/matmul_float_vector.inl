@@ -83,8 +83,8 @@ inline void row_scales(const Matrix& w, int64_t row, int64_t b0, int count, RowS
         _mm256_store_ps(out->m,
                         _mm256_mul_ps(_mm256_set1_ps(-dmin), load_bytes(plane_row<uint8_t>(w, P + 1, row, w.k / 32) + b0)));
     } else {
-        _mm256_store_ps(out->s, load_row_halves(w, P, row, b0));
-        if constexpr (C::MINS) _mm256_store_ps(out->m, load_row_halves(w, P + 1, row, b0));
+        _mm256_store_ps(out->s, load_row_halves(w, P, row, w.k / 32, b0));
+        if constexpr (C::MINS) _mm256_store_ps(out->m, load_row_halves(w, P + 1, row, w.k / 32, b0));
     }
 }
 
