@@ -7,6 +7,7 @@ from typing import Any
 import llguidance
 import pytest
 from call_texts import FAMILIES, TOOLS, expected
+from examples import examples
 
 from ftd.chat.callformats import HARMONY, CallFormat, call_format
 from ftd.chat.callgrammar import ToolChoice, needs_grammar, tool_grammar
@@ -145,7 +146,7 @@ def test_channels_are_allowed(text: str) -> None:
 def test_all_that_is_allowed_is_calls(family: str) -> None:
     """TOOL-6: names are declared ones, arguments are of their types, wherever chance leads."""
     form = HARMONY if family == "harmony" else call_format("jinja", FAMILIES[family][0])
-    for seed in range(4):
+    for seed in range(examples(10)):
         source = random.Random(seed)
         choice = ToolChoice(is_forced=True, is_parallel=seed % 2 == 0)
         text = random_text(*walker(form, choice), source)
