@@ -75,7 +75,7 @@ async def daemon(tmp_path: Path, folder: Path):
 async def test_a_real_embedding_model(daemon, expected) -> None:
     shown = await daemon.json("/api/show", {"model": "minilm"})
     assert shown["capabilities"] == ["embedding"] and shown["parameters"].split() == ["num_ctx", "256"]
-    client = ollama.AsyncClient(daemon.url, timeout=60)
+    client = ollama.AsyncClient(daemon.url, timeout=250)
     batch = np.array((await client.embed("minilm", SENTENCES)).embeddings)
     np.testing.assert_allclose(batch, expected, atol=2e-4)
     assert batch[0] @ batch[1] > 0.7 and batch[0] @ batch[2] < 0.3

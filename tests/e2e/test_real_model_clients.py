@@ -30,7 +30,7 @@ async def client(tmp_path, smollm2_gguf):
         assert response.status == 201
         created = await daemon.post("/api/create", {"model": "smol", "files": {"m.gguf": digest}})
         assert json.loads((await created.text()).splitlines()[-1]) == {"status": "success"}
-        client = ollama.AsyncClient(daemon.url, timeout=100)
+        client = ollama.AsyncClient(daemon.url, timeout=250)
         client.daemon = daemon
         yield client
         await client.close()

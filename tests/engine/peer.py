@@ -133,7 +133,7 @@ def logprobs(program: Path, model: Path, folder: Path) -> list[tuple[list[int], 
     command = [program, "-m", model, "-f", folder / "text.txt", "-c", str(CONTEXT), "-b", str(CONTEXT)]
     command += ["--kl-divergence-base", output, "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
     arguments = [str(part) for part in command]
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0 and output.exists(), done.stderr[-2000:]
     data = output.read_bytes()
     assert data[:8] == b"_logits_"

@@ -13,7 +13,8 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
-TIMEOUT_S = 30
+# Far more than anything takes: on a machine that others load, minutes pass too
+TIMEOUT_S = 120
 
 
 @contextlib.contextmanager
