@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gpu_timing import median_us
 
 from ftd.engine.locality import Locality
 from ftd.engine.routing import belady_misses
@@ -212,15 +213,7 @@ def lru_misses(uses: list[int], num_slots: int, begin: int) -> int:
 
 def seconds(action: Callable[[], object], repeats: int = 7) -> float:
     """Return the median seconds of ``action`` on the device."""
-    times = []
-    for _ in range(repeats + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        action()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(times[2:])
+    return median_us(action, repeats) / 1e6
 
 
 def wait() -> None:

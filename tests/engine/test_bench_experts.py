@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the script measures cards with it")
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-PARTS = ("experts_peers", "experts_files", "experts_run", "experts_replay", "experts_report")
+PARTS = ("gpu_timing", "experts_peers", "experts_files", "experts_run", "experts_replay", "experts_report")
 OPTIONS = """--models tiny-moe:bf16 --device cpu --locality {"topics":8,"tokens":16} --batches 1,2 --prompts 8
 --follow 16 --context 8 --decode 6 --warm 2 --greedy 4 --slots 0.5 --runs ftd,paper"""
 # As llama-bench, which writes rows of what it measured
