@@ -81,8 +81,13 @@ def _tuple_equals(self: Any, other: Any) -> Any:
     return core.constexpr(self.values == [core._unwrap_if_constexpr(value) for value in other])
 
 
+_PLAIN = frozenset((int, float, bool, str, type(None), core.dtype, core.pointer_type, core.tensor))
+
+
 def _unwrap(value: Any) -> Any:
     kind = value.__class__
+    if kind in _PLAIN:
+        return value
     if kind is core.constexpr:
         return value.value
     if kind is core.tuple or isinstance(value, (list, builtins.tuple, core.tuple)):
