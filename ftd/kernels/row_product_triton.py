@@ -14,8 +14,17 @@ word's products.
 import triton
 import triton.language as tl
 
+from ftd.kernels.formats_triton import (
+    code_offset,
+    has_halves,
+    has_high_bits,
+    has_least,
+    is_fp4,
+    num_words,
+    scale_plane,
+)
 from ftd.kernels.quant import FORMATS
-from ftd.kernels.weight_tile_triton import exponent_scale, float8, load_items
+from ftd.kernels.weight_tile_triton import exponent_scale, float8, load_items, scale_pair
 
 ROW_FORMATS: frozenset[str] = frozenset(FORMATS) - {"fp8_b128"}
 
@@ -108,18 +117,15 @@ def word_scales(planes, strides, rows, block, inside, FORMAT: tl.constexpr, EVEN
         high = load_items(planes[2], strides[2], rows, block * 2 + 1, inside, EVEN).to(tl.float32) * d
         least = low
     elif FORMAT == "q4_k" or FORMAT == "q5_k":
-        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
+        S: tl.constexpr = scale_plane(FORMAT)
         d = load_items(planes[S + 2], strides[S + 2], rows, block // 8, inside, EVEN).to(tl.float32)
         low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
         d = load_items(planes[S + 3], strides[S + 3], rows, block // 8, inside, EVEN).to(tl.float32)
         least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
         high = low
     else:
-        D: tl.constexpr = 2 if FORMAT == "q5_0" or FORMAT == "q5_1" else 1
-        low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
-        high, least = low, low
-        if FORMAT == "q4_1" or FORMAT == "q5_1":
-            least = load_items(planes[D + 1], strides[D + 1], rows, block, inside, EVEN).to(tl.float32)
+        low, least = scale_pair(planes, strides, rows, block, inside, FORMAT, EVEN)
+        high = low
     return low, high, least
 
 
@@ -150,16 +156,14 @@ def code_part(
 ):  # fmt: skip
     """Return what the BK columns from ``first`` give, for each word of codes: [BN, W] f32, times UNIT."""
     BYTES: tl.constexpr = FORMAT == "q8_0"
-    FP4: tl.constexpr = FORMAT == "mxfp4" or FORMAT == "nvfp4"
-    LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
-    HALVES: tl.constexpr = FORMAT == "q6_k" or FORMAT == "nvfp4"
-    WIDE: tl.constexpr = FORMAT == "q6_k" or FORMAT == "q5_k" or FORMAT == "q5_0" or FORMAT == "q5_1"
-    OFFSET: tl.constexpr = (
-        0 if LEAST or FP4 else 128 if BYTES else 8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32
-    )
+    FP4: tl.constexpr = is_fp4(FORMAT)
+    LEAST: tl.constexpr = has_least(FORMAT)
+    HALVES: tl.constexpr = has_halves(FORMAT)
+    WIDE: tl.constexpr = has_high_bits(FORMAT)
+    OFFSET: tl.constexpr = code_offset(FORMAT)
     # Words of a tile, and of a block.
-    W: tl.constexpr = BK // 4 if BYTES else BK // 8
-    BLOCK: tl.constexpr = 8 if BYTES else 4
+    W: tl.constexpr = num_words(FORMAT, BK)
+    BLOCK: tl.constexpr = num_words(FORMAT, 32)
     starts = (planes[0] + rows.to(tl.int64)[:, None] * strides[0]).to(tl.pointer_type(tl.int32))
     word = first // 32 * BLOCK + tl.arange(0, W)
     inside = word < K // 32 * BLOCK
@@ -209,7 +213,7 @@ def row_products(
 ):  # fmt: skip
     """Return W x [BN] f32; planes are pointers, or [BN, 1] pointers where each row has its own."""
     PLAIN: tl.constexpr = FORMAT == "f32" or FORMAT == "f16" or FORMAT == "bf16"
-    ITEMS: tl.constexpr = BK // 4 if FORMAT == "q8_0" else BK // 8
+    ITEMS: tl.constexpr = num_words(FORMAT, BK)
     sums = tl.zeros((BN, ITEMS), tl.float32)
     for first in tl.range(0, K, BK, num_stages=STAGES):
         if PLAIN:

@@ -3,13 +3,19 @@
 How codes are multiplied: ``row_product_triton``, whose products of experts this is for all rows of a weight,
 parts of its columns, and a norm.
 """
-# Triton compiles no ``in`` and no conditional expression of loads.
-# ruff: noqa: PLR1714
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import triton
 import triton.language as tl
 
+from ftd.kernels.formats_triton import (
+    code_offset,
+    has_halves,
+    has_high_bits,
+    has_least,
+    is_fp4,
+    num_words,
+)
 from ftd.kernels.row_product_triton import UNIT, add_high_bits, add_nibbles, field, high_bits
 from ftd.kernels.weight_tile_triton import half_scales, load_items, spread
 
@@ -51,16 +57,14 @@ def vector_products(
 ):  # fmt: skip
     """Return W x [BN, 1] over columns begin to end, and with NORM the sum of squares [1] of x."""
     BYTES: tl.constexpr = FORMAT == "q8_0"
-    FP4: tl.constexpr = FORMAT == "mxfp4" or FORMAT == "nvfp4"
-    LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
-    HALVES: tl.constexpr = FORMAT == "q6_k" or FORMAT == "nvfp4"
-    WIDE: tl.constexpr = FORMAT == "q6_k" or FORMAT == "q5_k" or FORMAT == "q5_0" or FORMAT == "q5_1"
-    OFFSET: tl.constexpr = (
-        0 if LEAST or FP4 else 128 if BYTES else 8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32
-    )
+    FP4: tl.constexpr = is_fp4(FORMAT)
+    LEAST: tl.constexpr = has_least(FORMAT)
+    HALVES: tl.constexpr = has_halves(FORMAT)
+    WIDE: tl.constexpr = has_high_bits(FORMAT)
+    OFFSET: tl.constexpr = code_offset(FORMAT)
     # Words of a tile, and of a block.
-    W: tl.constexpr = BK // 4 if BYTES else BK // 8
-    BLOCK: tl.constexpr = 8 if BYTES else 4
+    W: tl.constexpr = num_words(FORMAT, BK)
+    BLOCK: tl.constexpr = num_words(FORMAT, 32)
     BLOCKS: tl.constexpr = BK // 32
     starts = (planes[0] + rows.to(tl.int64)[:, None] * strides[0]).to(tl.pointer_type(tl.int32))
     sums = tl.zeros((BN, W), tl.float32)

@@ -26,6 +26,14 @@ import triton.language as tl
 
 from ftd.kernels import interpreter  # noqa: F401  loops and bfloat16 in kernels need it
 from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.formats_triton import (
+    code_offset,
+    has_high_bits,
+    has_least,
+    is_four_bits,
+    is_fp4,
+    scale_plane,
+)
 
 PLAIN_FORMATS: frozenset[str] = frozenset({"f32", "f16", "bf16", "q8_0", "fp8_b128"})
 
@@ -211,7 +219,7 @@ def half_codes(
     pair = first // 4 + tl.arange(0, BK // 4)
     codes = load_pairs(planes[0], strides[0], rows, pair, pair < K // 4, EVEN)
     place = (pair % 8)[None, :]
-    if FORMAT == "mxfp4" or FORMAT == "nvfp4":
+    if is_fp4(FORMAT):
         low, high = codes, codes
     elif FORMAT == "q6_k":
         # Byte j of a block's 8 holds bits 4-5 of the values j, j + 8, j + 16, j + 24.
@@ -219,7 +227,7 @@ def half_codes(
         bits = bits >> (place // 4 * 2)
         low = (codes & 0x000F000F) | ((bits & 0x00030003) << 4)
         high = ((codes >> 4) & 0x000F000F) | (bits & 0x00300030)
-    elif FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
+    elif has_high_bits(FORMAT):
         block = first // 32 + tl.arange(0, BK // 32)
         bits = load_items(planes[1], strides[1], rows, block, block < K // 32, EVEN)
         bits = spread(bits, BN, BK // 32, 8) >> (place * 2)
@@ -242,6 +250,20 @@ def super_scales(plane, stride, rows, first, K, BN: tl.constexpr, BK: tl.constex
         item = (first // 32 + tl.arange(0, BK // 32)) // 8
         numbers = load_items(plane, stride, rows, item, item < K // 256, EVEN).to(tl.float32)
     return numbers
+
+
+@triton.jit
+def scale_pair(planes, strides, rows, block, inside, FORMAT: tl.constexpr, EVEN: tl.constexpr):
+    """Return the factor and the summand (or the factor again) of each ``block`` of 32, f32.
+
+    Of formats whose blocks have these alone, neither halves nor super blocks.
+    """
+    S: tl.constexpr = scale_plane(FORMAT)
+    scale = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32)
+    least = scale
+    if has_least(FORMAT):
+        least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32)
+    return scale, least
 
 
 @triton.jit
@@ -275,18 +297,15 @@ def half_scales(
         low, high = both.to(tl.int8).to(tl.float32) * d, (both >> 16).to(tl.int8).to(tl.float32) * d
         least = low
     elif FORMAT == "q4_k" or FORMAT == "q5_k":
-        S: tl.constexpr = 1 if FORMAT == "q4_k" else 2
+        S: tl.constexpr = scale_plane(FORMAT)
         d = super_scales(planes[S + 2], strides[S + 2], rows, first, K, BN, BK, EVEN)
         low = load_items(planes[S], strides[S], rows, block, inside, EVEN).to(tl.float32) * d
         d = super_scales(planes[S + 3], strides[S + 3], rows, first, K, BN, BK, EVEN)
         least = load_items(planes[S + 1], strides[S + 1], rows, block, inside, EVEN).to(tl.float32) * -d
         high = low
     else:
-        D: tl.constexpr = 2 if FORMAT == "q5_0" or FORMAT == "q5_1" else 1
-        low = load_items(planes[D], strides[D], rows, block, inside, EVEN).to(tl.float32)
-        high, least = low, low
-        if FORMAT == "q4_1" or FORMAT == "q5_1":
-            least = load_items(planes[D + 1], strides[D + 1], rows, block, inside, EVEN).to(tl.float32)
+        low, least = scale_pair(planes, strides, rows, block, inside, FORMAT, EVEN)
+        high = low
     return low, high, least
 
 
@@ -302,16 +321,13 @@ def half_tiles(
     low_scale, high_scale, least = half_scales(
         planes, strides, rows, first, K, FORMAT, BN, BK, EVEN, TAIL, DTYPE
     )
-    if FORMAT == "mxfp4" or FORMAT == "nvfp4":
+    if is_fp4(FORMAT):
         low = small_floats(low, low_scale, 0, BN, BLOCKS, DTYPE)
         high = small_floats(high, high_scale, 4, BN, BLOCKS, DTYPE)
     else:
-        FOUR: tl.constexpr = FORMAT == "q4_0" or FORMAT == "q4_1" or FORMAT == "q4_k"
-        LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
-        OFFSET: tl.constexpr = (
-            8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32 if FORMAT == "q6_k" else 0
-        )
-        HIGH: tl.constexpr = LIFT_HIGH if FOUR else LIFT
+        LEAST: tl.constexpr = has_least(FORMAT)
+        OFFSET: tl.constexpr = code_offset(FORMAT)
+        HIGH: tl.constexpr = LIFT_HIGH if is_four_bits(FORMAT) else LIFT
         low = scaled(low, low_scale, least, LIFT, OFFSET, LEAST, BN, BLOCKS, 8, DTYPE)
         high = scaled(high, high_scale, least, HIGH, OFFSET, LEAST, BN, BLOCKS, 8, DTYPE)
     return low, high

@@ -10,13 +10,19 @@ that a thread loaded, once they are bfloat16, are what it must hand over, and no
     ``is_wide``        j * 32 + t * 8 + high * 4 + odd * 2 + p
     bytes              t * 16 + j * 4 + p * 2 + odd, taken as j * 16 + t * 4 + odd * 2 + p
 """
-# Triton compiles no ``in`` and no conditional expression of loads.
-# ruff: noqa: PLR1714
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import triton
 import triton.language as tl
 
+from ftd.kernels.formats_triton import (
+    code_offset,
+    has_high_bits,
+    has_least,
+    is_four_bits,
+    is_fp4,
+    num_words,
+)
 from ftd.kernels.quant import FORMATS
 from ftd.kernels.row_product_triton import high_bits
 from ftd.kernels.weight_tile_triton import LIFT, LIFT_HIGH, half_scales, load_items, scaled, small_floats
@@ -57,11 +63,11 @@ def pairs_of(words, bits, FORMAT: tl.constexpr, HIGH: tl.constexpr, ODD: tl.cons
     if FORMAT == "q6_k":
         more = (bits >> (8 * ODD + 4 * HIGH)) & 0x00030003
         pairs = ((pairs >> (4 * HIGH)) & 0x000F000F) | (more << 4)
-    elif FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
+    elif has_high_bits(FORMAT):
         # Bit 0 to bit 4, bit 2 to bit 20
         more = ((bits >> (16 * HIGH + ODD)) & 5) * 0x00040010
         pairs = ((pairs >> (4 * HIGH)) & 0x000F000F) | (more & 0x00100010)
-    elif FORMAT != "mxfp4" and FORMAT != "nvfp4":
+    elif not is_fp4(FORMAT):
         pairs &= 0x00F000F0 if HIGH else 0x000F000F
     return pairs
 
@@ -72,14 +78,11 @@ def nibbles(
     FORMAT: tl.constexpr, HIGH: tl.constexpr, ODD: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Return the values of the low or HIGH nibbles of the even or ODD bytes of a unit, [BN, 32] bf16."""
-    LEAST: tl.constexpr = FORMAT == "q4_1" or FORMAT == "q5_1" or FORMAT == "q4_k" or FORMAT == "q5_k"
-    IN_PLACE: tl.constexpr = FORMAT == "q4_0" or FORMAT == "q4_1" or FORMAT == "q4_k"
-    OFFSET: tl.constexpr = (
-        8 if FORMAT == "q4_0" else 16 if FORMAT == "q5_0" else 32 if FORMAT == "q6_k" else 0
-    )
+    LEAST: tl.constexpr = has_least(FORMAT)
+    OFFSET: tl.constexpr = code_offset(FORMAT)
     pairs = pairs_of(words, bits, FORMAT, HIGH, ODD)
-    LIFTED: tl.constexpr = LIFT_HIGH if HIGH and IN_PLACE else LIFT
-    if FORMAT == "mxfp4" or FORMAT == "nvfp4":
+    LIFTED: tl.constexpr = LIFT_HIGH if HIGH and is_four_bits(FORMAT) else LIFT
+    if is_fp4(FORMAT):
         values = small_floats(pairs, scale, 4 * HIGH, BN, 4, tl.bfloat16, 4)
     else:
         values = scaled(pairs, scale, least, LIFTED, OFFSET, LEAST, BN, 4, 4, tl.bfloat16)
@@ -96,7 +99,7 @@ def unit_tile(
     [BN, 128], for bytes [BN, 64]. first: the unit's first column
     """
     BYTES: tl.constexpr = FORMAT == "q8_0"
-    BLOCK: tl.constexpr = 8 if BYTES else 4
+    BLOCK: tl.constexpr = num_words(FORMAT, 32)
     WIDE: tl.constexpr = is_wide(FORMAT)
     REPEATS: tl.constexpr = BN // (16 * WARPS)
     starts = (planes[0] + rows.to(tl.int64)[:, None] * strides[0]).to(tl.pointer_type(tl.int32))
@@ -116,7 +119,7 @@ def unit_tile(
             planes, strides, rows, first, K, FORMAT, BN, 128, EVEN, False, tl.bfloat16
         )
         bits = words
-        if FORMAT == "q6_k" or FORMAT == "q5_0" or FORMAT == "q5_1" or FORMAT == "q5_k":
+        if has_high_bits(FORMAT):
             bits = high_bits(planes, strides, rows, first, word, K, FORMAT, BN, 128, EVEN)
         even = nibbles(words, bits, low, least, FORMAT, 0, 0, BN)
         odd = nibbles(words, bits, low, least, FORMAT, 0, 1, BN)
