@@ -57,6 +57,27 @@ class StepArrays:
         self.page_table = np.zeros((plan.max_sequences, plan.max_pages_per_sequence), np.int32)
         self.logit_rows = np.zeros(plan.max_sequences, np.int32)
         self.state_index = np.zeros(plan.max_sequences, np.int32)
+        self._decode: dict[int, Step] = {}
+
+    def cut(self, num_tokens: int, num_sequences: int, num_logits: int) -> Step:
+        """Return the first rows as the arguments of a step."""
+        return Step(
+            self.ids[:num_tokens],
+            self.positions[:num_tokens],
+            self.kv_index[:num_tokens],
+            self.q_start[: num_sequences + 1],
+            self.kv_len[:num_sequences],
+            self.page_table[:num_sequences],
+            self.logit_rows[:num_logits],
+            self.state_index[:num_sequences],
+        )
+
+    def cut_decode(self, num_sequences: int) -> Step:
+        """Return the first rows of a step of one token a sequence; made once, as such steps are many."""
+        step = self._decode.get(num_sequences)
+        if step is None:
+            step = self._decode[num_sequences] = self.cut(num_sequences, num_sequences, num_sequences)
+        return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +126,7 @@ class Batch:
             if wants_logits:
                 arrays.logit_rows[num_logits] = row - 1
                 num_logits += 1
-        return Step(
-            arrays.ids[:row],
-            arrays.positions[:row],
-            arrays.kv_index[:row],
-            arrays.q_start[: len(self.entries) + 1],
-            arrays.kv_len[: len(self.entries)],
-            arrays.page_table[: len(self.entries)],
-            arrays.logit_rows[:num_logits],
-            arrays.state_index[: len(self.entries)],
-        )
+        num_sequences = len(self.entries)
+        if row == num_sequences == num_logits:
+            return arrays.cut_decode(num_sequences)
+        return arrays.cut(row, num_sequences, num_logits)

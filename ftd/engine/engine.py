@@ -259,7 +259,8 @@ class Engine:
 
         On a card the step after it is launched before its results are awaited, where that can be done.
         """
-        self._add_compiled(0 if self._scheduler.has_work else COMPILER_S)
+        if self._compiling:
+            self._add_compiled(0 if self._scheduler.has_work else COMPILER_S)
         running, self._ahead = self._ahead or self._launch(), None
         if running is None:
             return

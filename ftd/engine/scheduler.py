@@ -97,6 +97,23 @@ class Scheduler:
         assert self._in_flight is None, "advance or drop the step in flight first"
         chosen: dict[Sequence, int] = {}
         num_preempted = self._schedule_decode(chosen)
+        if self.waiting or len(chosen) < len(self.running):
+            self._schedule_prompts(chosen, num_preempted)
+        if not chosen:
+            assert not self.has_work, "nothing to run though sequences wait"
+            return None
+        self._in_flight = Batch(
+            tuple(
+                [
+                    Entry(s, s.computed_len, n, n == s.extend_len and not s.is_embedding)
+                    for s, n in chosen.items()
+                ]
+            )
+        )
+        return self._in_flight
+
+    def _schedule_prompts(self, chosen: dict[Sequence, int], num_preempted: int) -> None:
+        """Add what there is room for of the prompts that run, then of those that wait."""
         num_preempted += self._schedule_prefill(chosen)
         budget = self.plan.prefill_chunk_tokens - sum(n for s, n in chosen.items() if s.is_prefill)
         while budget > 0 and not num_preempted and self._next_fits(budget) and self._admit_next():
@@ -104,16 +121,6 @@ class Scheduler:
             self._holdings.reserve(self.running[-1], count)
             chosen[self.running[-1]] = count
             budget -= count
-        if not chosen:
-            assert not self.has_work, "nothing to run though sequences wait"
-            return None
-        self._in_flight = Batch(
-            tuple(
-                Entry(s, s.computed_len, n, n == s.extend_len and not s.is_embedding)
-                for s, n in chosen.items()
-            )
-        )
-        return self._in_flight
 
     def schedule_ahead(self) -> Batch | None:
         """Choose the step after the one in flight before its ids are known; None where that cannot be done.
@@ -175,7 +182,7 @@ class Scheduler:
             else:
                 self.decode_tokens += count
             sequence.computed_len += count
-            if not was_prefill or sequence.computed_len in sequence.stops:
+            if self._holdings.has_states and (not was_prefill or sequence.computed_len in sequence.stops):
                 self._holdings.keep_state(sequence, is_output=not was_prefill)
             token = next(tokens) if wants_logits else None
             if sequence.abort_requested:
@@ -183,7 +190,8 @@ class Scheduler:
             if token is not None:
                 if was_prefill:
                     self._holdings.share(sequence)
-                emitted += [(sequence, each) for each in self._append(sequence, token)]
+                for each in self._append(sequence, token):
+                    emitted.append((sequence, each))
             elif sequence.extend_len == 0:
                 self._finish(sequence, "stop")
         assert next(tokens, None) is None, "more ids than sampled sequences"
@@ -217,12 +225,13 @@ class Scheduler:
             if sequence.status is not Status.RUNNING or sequence.is_prefill:
                 continue
             need = self._holdings.missing_pages(sequence, sequence.num_tokens)
-            num_preempted += self._make_room(need, sequence, chosen)
-            if self._holdings.num_free < need:
-                self._preempt(sequence)
-                num_preempted += 1
-                continue
-            self._holdings.reserve(sequence, 1)
+            if need:
+                num_preempted += self._make_room(need, sequence, chosen)
+                if self._holdings.num_free < need:
+                    self._preempt(sequence)
+                    num_preempted += 1
+                    continue
+                self._holdings.reserve(sequence, 1)
             chosen[sequence] = 1
         return num_preempted
 
