@@ -13,7 +13,7 @@ from typing import Any
 
 import appdirs
 
-from ftd import units
+from ftd import choices, units
 from ftd.address import DEFAULT_PORT
 from ftd.errors import InvalidOption
 
@@ -35,8 +35,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check_range("FTD_MAX_QUEUE", self.max_queue, 1, 10**6)
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InvalidOption(f"FTD_LOG_LEVEL must be debug, info, warning or error: {self.log_level}")
+        _check_word("FTD_LOG_LEVEL", self.log_level, ("debug", "info", "warning", "error"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +71,21 @@ class EngineConfig:
         _check_range("FTD_NUM_PARALLEL", self.num_parallel, 0, 256)
         _check_range("FTD_NUM_THREADS", self.num_threads, 0, 1024)
         _check_range("FTD_PREFILL_CHUNK", self.prefill_chunk_tokens, 0, 16384)
-        if self.precision not in ("fast", "f32"):
-            raise InvalidOption(f"FTD_PRECISION must be fast or f32: {self.precision}")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise InvalidOption(f"FTD_DEVICE must be auto, cpu or cuda: {self.device}")
+        _check_word("FTD_PRECISION", self.precision, choices.PRECISIONS)
+        _check_word("FTD_DEVICE", self.device, choices.DEVICES)
         if not _EXPERTS.fullmatch(self.experts):
             raise InvalidOption(f"FTD_EXPERTS must be auto, fill, cpu or split=F (0 to 1): {self.experts}")
-        if self.experts_policy not in ("ftd", "lru", "paper"):
-            raise InvalidOption(f"FTD_EXPERTS_POLICY must be ftd, lru or paper: {self.experts_policy}")
+        _check_word("FTD_EXPERTS_POLICY", self.experts_policy, choices.EXPERTS_POLICIES)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise InvalidOption(f"{name} must be between {low} and {high}: {value}")
+
+
+def _check_word(name: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise InvalidOption(f"{name} must be {choices.listed(words)}: {value}")
 
 
 def _text(value: str) -> str:

@@ -130,7 +130,7 @@ class Client:
         import http.client  # see above
 
         if self.address.scheme == "https":
-            import ssl
+            import ssl  # comes with http.client
 
             return http.client.HTTPSConnection(
                 self._host,

@@ -8,6 +8,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from ftd.choices import DEVICES, PRECISIONS
+
 if TYPE_CHECKING:
     import argparse
 
@@ -33,7 +35,7 @@ def _insecure(parser: "Parser") -> None:
 
 
 def _device(parser: "Parser", help_text: str) -> None:
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=help_text)
+    parser.add_argument("--device", choices=DEVICES, help=help_text)
 
 
 def _json(parser: "Parser") -> None:
@@ -138,7 +140,7 @@ def _bench(parser: "Parser") -> None:
         "--threads", metavar="N", type=int, default=0, help="CPU threads (default: usable cores)"
     )
     parser.add_argument(
-        "--precision", choices=("fast", "f32"), default="fast", help="activations (default: fast, 8 bits)"
+        "--precision", choices=PRECISIONS, default="fast", help="activations (default: fast, 8 bits)"
     )
     _device(parser, "where it is measured (default: FTD_DEVICE)")
     parser.add_argument(

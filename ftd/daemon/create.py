@@ -323,7 +323,7 @@ def _source(store: Store, request: CreateRequest) -> _Source:
     if any(name.endswith((".safetensors", ".ftw")) for name in files):
         paths = {name: store.blobs.path(digest) for name, digest in files.items()}
         key = conversion_key(files, request.quantization)
-        from ftd.ftw.import_safetensors import import_safetensors
+        from ftd.ftw.import_safetensors import import_safetensors  # as above
 
         what = "FTW version 1" if any(name.endswith(".ftw") for name in files) else "safetensors"
         return _Source(

@@ -26,6 +26,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from ftd.choices import DEVICES, PRECISIONS
 from ftd.engine.engine import Engine
 from ftd.engine.messages import Finished, Generate, Load, SamplingParams, Up
 from ftd.errors import FtdError, InvalidOption
@@ -194,9 +195,9 @@ def _load(
     device: str = "cpu",
 ) -> Load:
     """Return the Load of a model for one sequence; InvalidOption for a precision or device that is none."""
-    if precision not in ("fast", "f32"):
+    if precision not in PRECISIONS:
         raise InvalidOption(f"precision must be fast or f32: {precision}")
-    if device not in ("auto", "cpu", "cuda"):
+    if device not in DEVICES:
         raise InvalidOption(f"device must be auto, cpu or cuda: {device}")
     return Load(
         config_path=str(config_path),
@@ -268,7 +269,7 @@ def _bandwidth(engine: Engine) -> float:
     """Return bytes a second of the memory that weights are read from."""
     if engine.device.name != "cuda":
         return bandwidth.measure(engine.threads.num_threads)
-    from ftd.kernels import card_copy
+    from ftd.kernels import card_copy  # imports torch
 
     return card_copy.device_rate()
 
@@ -335,7 +336,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--decode-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--precision", choices=("fast", "f32"), default="fast")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fast")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--prompts", type=_lengths, default=[], help="lengths to run once each")

@@ -76,7 +76,7 @@ def disk(blob: Path) -> Rate:
 
 def card(device: Device, formats: tuple[str, ...] = FORMATS) -> Iterator[Rate]:
     """Yield what a card copies, and how fast missing experts get to it and run beside it, by format."""
-    from ftd.kernels import card_copy
+    from ftd.kernels import card_copy  # imports torch
 
     yield Rate("device copy", card_copy.device_rate(), f"{device.label}, read and written: bounds decode")
     yield Rate("host to device", card_copy.host_rate(), "page-locked memory, the copy engine")

@@ -82,7 +82,7 @@ class DeviceChooser:
     """Samples on a card. ``ids`` holds what the last launch chose, for the next step to read there."""
 
     def __init__(self, vocab_size: int, max_rows: int, device: str) -> None:
-        import torch
+        import torch  # on a card alone
 
         from ftd.kernels import sample_triton
 
@@ -164,7 +164,7 @@ class _Staging:
     """Pinned memory of one launch: what goes down, and the ids that come back."""
 
     def __init__(self, max_rows: int, device: str) -> None:
-        import torch
+        import torch  # on a card alone
 
         pinned = device != "cpu"
         shape = (max_rows, sample_rows.NUM_PARAMETERS)

@@ -6,6 +6,7 @@ resident and nothing is looked up.
 
 from dataclasses import dataclass
 
+from ftd.choices import EXPERTS_POLICIES
 from ftd.engine import expert_cache
 from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
@@ -25,10 +26,12 @@ class Policy:
     overlaps: bool = True
 
 
+_FTD, _LRU, _PAPER = EXPERTS_POLICIES
 POLICIES = {
-    "ftd": Policy(residency="decayed"),
-    "lru": Policy(residency="lru"),
-    "paper": Policy(residency="lru", is_paper=True),
+    _FTD: Policy(residency="decayed"),
+    _LRU: Policy(residency="lru"),
+    _PAPER: Policy(residency="lru", is_paper=True),
+    # to measure what overlapping is worth; no setting names it
     "serial": Policy(residency="lru", is_paper=True, overlaps=False),
 }
 
