@@ -30,6 +30,7 @@ from ftd.engine.messages import (
     Vocabulary,
 )
 from ftd.errors import EngineError, FtdError
+from ftd.kernels import dispatch
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ def main(arguments: list[str]) -> int:
 
 def serve(channel: Channel) -> None:
     """Load the model that the first message names, then step until Unload or the end of the socket."""
+    for op in ("graph", "sample", "logprobs"):  # imported while the daemon has not said what to load
+        dispatch.get(op)
     first = channel.wait()
     if isinstance(first, Unload):
         return
