@@ -120,6 +120,38 @@ def test_one_token_of_rows_of_whole_blocks_gives_the_same_bits_exactly(
             set_isa(before)
 
 
+# Rows, columns, tokens: panels of 16 rows, six tokens, pieces of 768 columns, 16 lanes: full, over and short.
+PANEL_SHAPES = [
+    (16, 768, 6),
+    (33, 777, 13),
+    (70, 1544, 11),
+    (17, 2305, 8),
+    (65, 7, 7),
+    (131, 576, 32),
+    (16, 4104, 3),
+]
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "q8_0", "q6_k", "fp8_b128"])
+def test_panels_of_exact_rows_give_the_same_bits(
+    name: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    for number, (rows, columns, tokens) in enumerate(PANEL_SHAPES):
+        block = FORMATS[name].block
+        weight = random_matrix(name, rows, columns if block == 1 else -(-columns // block) * block, rng)
+        x = random_rows(tokens, weight.shape[1], rng)
+        bias = rng.standard_normal(rows).astype(np.float32) if number % 2 else None
+        before = set_isa("scalar")
+        try:
+            expected = compiled(x, weight, bias, "f32")
+            for level in cpu.ISA_LEVELS[1 : cpu.ISA_LEVELS.index(cpu.detected_isa()) + 1]:
+                set_isa(level)
+                actual = compiled(x, weight, bias, "f32", pool=pools[number % len(pools)])
+                np.testing.assert_array_equal(actual, expected, err_msg=f"{level} {rows} {columns} {tokens}")
+        finally:
+            set_isa(before)
+
+
 def test_fp8_codes_that_are_no_numbers_and_the_largest_scales(isa: str, rng: np.random.Generator) -> None:
     weight = random_matrix("fp8_b128", 260, 256, rng)
     codes, scales = weight.planes

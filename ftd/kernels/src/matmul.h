@@ -95,9 +95,28 @@ using VectorFn = void (*)(const Product& p, const float* x, const Activations& c
                           const Matrix* next, int64_t next_row, char* scratch) noexcept;
 using BlockFn = void (*)(const float* x, const Activations& out, int64_t b) noexcept;
 
-// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or 12 rows of floats.
+// What AVX2 works on at once in exact products: panels of 16 rows of floats, lane j of them columns j, j + 16 ..., and
+// six tokens; sums of lanes wait for the next columns. Four panels at most, in 200 KB of the second cache's 512.
+constexpr int64_t PANEL_ROWS = 16, TILE_TOKENS = 6, MOST_PANELS = 4, PANELS_BYTES = 200 * 1024;
+struct alignas(64) LaneSums {
+    float of[16][TILE_TOKENS][PANEL_ROWS];
+};
+constexpr int64_t SUMS_BYTES = sizeof(LaneSums);
+
+// Columns of a lane, odd: lanes that lie multiples of 4 KiB apart would share few places of the first cache.
+inline int64_t lane_stride(int64_t k) { return (k + 15) / 16 | 1; }
+inline int64_t panel_bytes(int64_t k) { return 16 * lane_stride(k) * PANEL_ROWS * 4; }
+inline int64_t panels_at_once(int64_t k) {
+    const int64_t count = PANELS_BYTES / panel_bytes(k);
+    return count < 1 ? 1 : count > MOST_PANELS ? MOST_PANELS : count;
+}
+
+// Bytes of unpacked weights that one part holds: 32 rows of codes and four floats a block, or panels of floats, the
+// rows that become one, and sums. A larger K never takes less.
 inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
-    const int64_t bytes = activation_blocks(k) * 32 * (32 + 4 * 4) + 64;
+    const int64_t codes = activation_blocks(k) * 32 * (32 + 4 * 4) + 64, panel = panel_bytes(k);
+    const int64_t floats = (PANELS_BYTES > panel ? PANELS_BYTES : panel) + panel + MOST_PANELS * SUMS_BYTES;
+    const int64_t bytes = codes > floats ? codes : floats;
     return isa >= ISA_AMX && bytes < AMX_SCRATCH_BYTES ? AMX_SCRATCH_BYTES : bytes;
 }
 

@@ -57,12 +57,6 @@ struct Lanes16 {
 };
 #endif
 
-// Rows and tokens of one tile of products: their sums and operands fit the registers, with AVX2 those of eight lanes.
-constexpr int FLOAT_ROWS = FTD_VNNI ? 8 : 4, FLOAT_TOKENS = 3;
-
-// Rows that are floats at once, as scratch holds them: tokens in the first cache serve them all.
-constexpr int FLOAT_BATCH = FTD_VNNI ? 8 : 12;
-
 // Sixteen codes of a half block as floats: (c - OFFSET) * s, then + m, each rounded once.
 template <int32_t FORMAT>
 inline void float_codes(__m128i codes, float s, float m, float* out) {
@@ -151,6 +145,9 @@ inline void float_row(const Matrix& w, int64_t row, float* out) {
 }
 
 #if FTD_VNNI
+// Rows and tokens of one tile of products: their sums and operands fit the registers.
+constexpr int FLOAT_ROWS = 8, FLOAT_TOKENS = 3;
+
 // sum_lanes of eight rows at once, row r in lane r.
 inline __m256 sum_rows(const Lanes16 rows[8]) {
     __m512 pair[4], four[2];
@@ -178,7 +175,6 @@ inline void store_rows(const Product& p, int64_t t, int64_t row, int64_t count, 
         value = _mm256_add_ps(_mm256_maskz_loadu_ps(mask, p.bias + row), value);
     _mm256_mask_storeu_ps(out, mask, value);
 }
-#endif
 
 // The columns from `at` on that 16 lanes leave, and the sums of one row with one token.
 inline float finish_row(const float* row, const float* x, int64_t at, int64_t k, const float lanes[16]) {
@@ -190,7 +186,6 @@ inline float finish_row(const float* row, const float* x, int64_t at, int64_t k,
     return lane[0];
 }
 
-#if FTD_VNNI
 // Sixteen columns: of each token one register, and of one row after the other.
 template <int NT>
 inline void float_columns(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, Lanes16 (*acc)[FLOAT_ROWS]) {
@@ -234,115 +229,22 @@ void float_tokens(const float* const rows[FLOAT_ROWS], int64_t count, const Prod
         }
 }
 
-inline void float_batch(const float* const rows[FLOAT_BATCH], int64_t count, const Product& p, const float* x, int64_t row,
+inline void float_batch(const float* const rows[FLOAT_ROWS], int64_t count, const Product& p, const float* x, int64_t row,
                         int64_t t0, int64_t t1) {
     int64_t t = t0;
     for (; t + FLOAT_TOKENS <= t1; t += FLOAT_TOKENS) float_tokens<FLOAT_TOKENS>(rows, count, p, x, row, t);
     for (; t < t1; ++t) float_tokens<1>(rows, count, p, x, row, t);
 }
-#else
-// Columns are taken in pieces of which the rows stay in the first cache, and of a piece eight of sixteen lanes at a time.
-// Sums of a batch of rows and some tokens wait in memory meanwhile.
-constexpr int64_t FLOAT_PIECE = 384, FLOAT_WAITING = 24;
-struct alignas(32) WaitingSums {
-    float lanes[FLOAT_WAITING][FLOAT_BATCH][16];
-};
-
-// Lanes 8 * PART on of `columns` columns of four rows and NT tokens, k floats apart, added to their sums. The columns at
-// `ahead` are fetched meanwhile.
-template <int NT, int PART>
-inline void float_piece(const float* const rows[FLOAT_ROWS], const float* x, int64_t k, int64_t columns, bool is_first,
-                        const float* ahead, float (*lanes)[FLOAT_BATCH][16]) {
-    __m256 acc[NT][FLOAT_ROWS];
-#pragma GCC unroll 4
-    for (int i = 0; i < NT; ++i)
-#pragma GCC unroll 4
-        for (int r = 0; r < FLOAT_ROWS; ++r)
-            acc[i][r] = is_first ? _mm256_setzero_ps() : _mm256_load_ps(lanes[i][r] + 8 * PART);
-    for (int64_t at = 8 * PART; at < columns; at += 16) {
-        if constexpr (PART == 0) __builtin_prefetch(ahead + at, 0, 3);
-        __m256 tokens[NT];
-#pragma GCC unroll 4
-        for (int i = 0; i < NT; ++i) tokens[i] = _mm256_loadu_ps(x + i * k + at);
-#pragma GCC unroll 4
-        for (int r = 0; r < FLOAT_ROWS; ++r) {
-            __m256 weights = _mm256_loadu_ps(rows[r] + at);
-            asm("" : "+x"(weights));  // stays in its register: the compiler would load it anew for each token
-#pragma GCC unroll 4
-            for (int i = 0; i < NT; ++i) acc[i][r] = _mm256_fmadd_ps(weights, tokens[i], acc[i][r]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < NT; ++i)
-#pragma GCC unroll 4
-        for (int r = 0; r < FLOAT_ROWS; ++r) _mm256_store_ps(lanes[i][r] + 8 * PART, acc[i][r]);
-}
-
-// A piece of a batch of rows for `tokens` tokens.
-template <int NT>
-inline void float_pieces(const float* const rows[FLOAT_BATCH], int64_t count, const float* x, int64_t k, int64_t at,
-                         int64_t columns, float (*lanes)[FLOAT_BATCH][16]) {
-    for (int64_t r = 0; r < count; r += FLOAT_ROWS) {
-        const float* piece[FLOAT_ROWS];
-        for (int i = 0; i < FLOAT_ROWS; ++i) piece[i] = rows[r + i] + at;
-        auto* sums = reinterpret_cast<float (*)[FLOAT_BATCH][16]>(lanes[0][r]);
-        const float* ahead = x + at + (NT + r / FLOAT_ROWS) * k;  // three tokens, like three times four rows
-        float_piece<NT, 0>(piece, x + at, k, columns, at == 0, ahead, sums);
-        float_piece<NT, 1>(piece, x + at, k, columns, at == 0, ahead, sums);
-    }
-}
-
-// sum_lanes of four rows at once.
-inline __m128 sum_four(const float (*lanes)[16]) {
-    __m128 four[4];
-    for (int r = 0; r < 4; ++r) {
-        const __m256 eight = _mm256_add_ps(_mm256_load_ps(lanes[r]), _mm256_load_ps(lanes[r] + 8));
-        four[r] = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    }
-    const __m128 a = _mm_add_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
-    const __m128 b = _mm_add_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
-    return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd));
-}
-
-// Products of a batch of rows with tokens t0 .. t1 - 1.
-inline void float_batch(const float* const rows[FLOAT_BATCH], int64_t count, const Product& p, const float* x, int64_t row,
-                        int64_t t0, int64_t t1) {
-    const int64_t k = p.weight.k, whole = k / 16 * 16;
-    const int64_t pieces = (whole + FLOAT_PIECE - 1) / FLOAT_PIECE;
-    WaitingSums sums;
-    if (pieces == 0) std::memset(&sums, 0, sizeof sums);
-    for (int64_t first = t0; first < t1; first += FLOAT_WAITING) {
-        const int64_t last = first + FLOAT_WAITING < t1 ? first + FLOAT_WAITING : t1;
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-            const int64_t at = whole / 16 * piece / pieces * 16, columns = whole / 16 * (piece + 1) / pieces * 16 - at;
-            int64_t t = first;
-            for (; t + FLOAT_TOKENS <= last; t += FLOAT_TOKENS)
-                float_pieces<FLOAT_TOKENS>(rows, count, x + t * k, k, at, columns, sums.lanes + (t - first));
-            for (; t < last; ++t) float_pieces<1>(rows, count, x + t * k, k, at, columns, sums.lanes + (t - first));
-        }
-        for (int64_t t = first; t < last; ++t)
-            for (int64_t r = 0; r < count; r += 4) {
-                alignas(16) float value[4];
-                const auto* lanes = sums.lanes[t - first] + r;
-                if (whole == k)
-                    _mm_store_ps(value, sum_four(lanes));
-                else
-                    for (int64_t i = 0; i < 4; ++i) value[i] = finish_row(rows[r + i], x + t * k, whole, k, lanes[i]);
-                for (int64_t i = 0; i < 4 && r + i < count; ++i) store_product(p, t, row + r + i, value[i]);
-            }
-    }
-}
-#endif
 
 // Rows [begin, end) of one exact product for tokens [t0, t1).
 inline void float_range(const Product& p, const float* x, int64_t begin, int64_t end, int64_t t0, int64_t t1,
                         char* scratch) {
     const int64_t k = p.weight.k;
     auto* values = reinterpret_cast<float*>(scratch);
-    for (int64_t row = begin; row < end; row += FLOAT_BATCH) {
-        const int64_t count = end - row < FLOAT_BATCH ? end - row : FLOAT_BATCH;
-        const float* rows[FLOAT_BATCH];
-        for (int64_t r = 0; r < FLOAT_BATCH; ++r) {
+    for (int64_t row = begin; row < end; row += FLOAT_ROWS) {
+        const int64_t count = end - row < FLOAT_ROWS ? end - row : FLOAT_ROWS;
+        const float* rows[FLOAT_ROWS];
+        for (int64_t r = 0; r < FLOAT_ROWS; ++r) {
             if (r >= count) {
                 rows[r] = rows[0];
             } else if (p.weight.format == F32) {
@@ -355,3 +257,6 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
         float_batch(rows, count, p, x, row, t0, t1);
     }
 }
+#else
+#include "matmul_float_panels.inl"
+#endif
