@@ -70,6 +70,15 @@ def keep_inputs(
 
 
 @triton.jit
+def rows_of(sequence, q_start, kv_len, HAS_LEN: tl.constexpr):
+    """Return where the rows of a sequence begin and end; padding has none."""
+    start, end = tl.load(q_start + sequence), tl.load(q_start + sequence + 1)
+    if HAS_LEN:
+        end = tl.where(tl.load(kv_len + sequence) > 0, end, start)
+    return start, end
+
+
+@triton.jit
 def _few(
     # pointers
     x, weight, state, q_start, positions, state_index, kv_len, out,
@@ -83,9 +92,7 @@ def _few(
 ):  # fmt: skip
     sequence = tl.program_id(0)
     channel = (tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS))[None, :]
-    start, end = tl.load(q_start + sequence), tl.load(q_start + sequence + 1)
-    if HAS_LEN:
-        end = tl.where(tl.load(kv_len + sequence) > 0, end, start)
+    start, end = rows_of(sequence, q_start, kv_len, HAS_LEN)
     if start < end:
         slot = tl.load(state_index + sequence)
         is_new = tl.load(positions + start) == 0
@@ -143,9 +150,7 @@ def _keep(
 ):  # fmt: skip
     sequence = tl.program_id(0)
     channel = (tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS))[None, :]
-    start, end = tl.load(q_start + sequence), tl.load(q_start + sequence + 1)
-    if HAS_LEN:
-        end = tl.where(tl.load(kv_len + sequence) > 0, end, start)
+    start, end = rows_of(sequence, q_start, kv_len, HAS_LEN)
     if start < end:
         slot = tl.load(state_index + sequence)
         is_new = tl.load(positions + start) == 0
