@@ -26,7 +26,16 @@ def free_environment(environment: dict[str, str], tmp_path: Path) -> dict[str, s
 
 def ftd_run(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ftd", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=TIMEOUT_S, check=False)
+    # Input that is no terminal belongs to the prompt: what the tests were given is not to be waited for
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 @pytest.fixture
