@@ -19,7 +19,7 @@ from ftd import log
 from ftd.engine import card_memory, memory
 from ftd.engine.card_memory import Workspace
 from ftd.engine.choosing import DeviceChooser
-from ftd.engine.expert_cache import HALF_LIFE_STEPS, Clock
+from ftd.engine.expert_cache import EPOCH_HALF_LIVES, HALF_LIFE_STEPS, Clock
 from ftd.engine.expert_plan import ExpertNeeds, Policy
 from ftd.engine.graphs import Graph
 from ftd.engine.model_config import ModelConfig
@@ -226,6 +226,7 @@ def _experts(device: str) -> Callable[[ExpertNeeds, int, int, Policy, Any], Any]
             num_slots=num_slots,
             quota=tuple(range(needs.num_experts + 1)),
             weights=Clock(HALF_LIFE_STEPS).weights,
+            epoch_half_lives=EPOCH_HALF_LIVES,
             policy=policy.residency,
             whole_layers=policy.is_paper,
             overlaps=policy.overlaps,

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidOption
-from ftd.kernels.expert_places import EPOCH_HALF_LIVES
 
 Policy = Literal["lru", "decayed"]
 POLICIES: tuple[Policy, ...] = ("lru", "decayed")
@@ -37,6 +36,7 @@ NOWHERE = -1
 HALF_LIFE_STEPS = 8
 MAX_HALF_LIFE_STEPS = 1 << 16
 FRACTION_BITS = 16
+EPOCH_HALF_LIVES = 24
 
 Ids = NDArray[np.int64]
 

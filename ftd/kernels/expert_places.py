@@ -6,9 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# After so many half-lives all scores are shifted right by as many bits, so that they never run over
-EPOCH_HALF_LIVES = 24
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
@@ -16,8 +13,9 @@ class PoolConfig:
 
     num_layers, num_experts: L layers with experts, E in each. record_bytes: S. num_slots: R. quota: how many
     of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
-    as ``expert_cache.Clock`` has it. policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies
-    run beside what computes. staged_layers: 2, or 1 where the copy of a layer waits for the one before it.
+    epoch_half_lives: after how many half-lives scores are shifted, both as ``expert_cache.Clock`` has them.
+    policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies run beside what computes.
+    staged_layers: 2, or 1 where the copy of a layer waits for the one before it.
     """
 
     num_layers: int
@@ -26,6 +24,7 @@ class PoolConfig:
     num_slots: int
     quota: tuple[int, ...]
     weights: tuple[int, ...]
+    epoch_half_lives: int
     policy: str = "decayed"
     whole_layers: bool = False
     overlaps: bool = True

@@ -28,7 +28,7 @@ import torch
 from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
-from ftd.kernels.expert_places import EPOCH_HALF_LIVES, PoolConfig, first_owners, runs
+from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.host_lock import HostLocks
 from ftd.kernels.quant import BankMatrix, ExpertBank
@@ -164,7 +164,7 @@ class ExpertPool:
 
     def advance(self) -> None:
         """Begin a step."""
-        advance(self.state, EPOCH_HALF_LIVES)
+        advance(self.state, self.config.epoch_half_lives)
 
     def start(self) -> None:
         """Begin to answer the card; all banks are there."""

@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 from ftd.engine import devices
-from ftd.engine.expert_cache import Clock
+from ftd.engine.expert_cache import EPOCH_HALF_LIVES, Clock
 from ftd.engine.model import Model
 from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_rates
 from ftd.kernels._pool import Pool
@@ -42,6 +42,7 @@ def build(
         num_slots=num_slots,
         quota=tuple(round(share * misses) for misses in range(records.shape[0] + 1)),
         weights=Clock(32).weights,
+        epoch_half_lives=EPOCH_HALF_LIVES,
         policy=policy,
         staged_layers=staged_layers,
     )
@@ -155,7 +156,15 @@ def test_a_prompt_leaves_its_experts_in_slots(
 
 
 def test_the_hottest_experts_are_in_slots_first() -> None:
-    config = PoolConfig(num_layers=2, num_experts=4, record_bytes=16, num_slots=3, quota=(0,), weights=(1,))
+    config = PoolConfig(
+        num_layers=2,
+        num_experts=4,
+        record_bytes=16,
+        num_slots=3,
+        quota=(0,),
+        weights=(1,),
+        epoch_half_lives=24,
+    )
     score = np.array([5, 0, 9, 1, 7, 0, 0, 2])
     assert first_owners(config, score).tolist() == [0, 2, 4]
     assert first_owners(config, None).tolist() == [0, 4, 5]
