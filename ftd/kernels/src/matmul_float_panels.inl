@@ -1,6 +1,7 @@
-// Exact products of many tokens with AVX2. Vectors hold the same column of rows, a token's value of it is broadcast, so
-// that sums need no shuffles and are stored as they lie in the output. Columns j, j + 16, j + 32 ... (lane j of
-// dot_floats_scalar) are summed one lane after the other.
+// Exact products of many tokens with AVX2. Vectors hold the same column of rows, a token's value of it is broadcast,
+// so that sums need no shuffles and are stored as they lie in the output. Columns j, j + 16, j + 32 ... (lane j of
+// dot_floats_scalar) are summed one lane after the other. Between lanes sums go to memory: each store costs the two
+// cycles of four products on Zen 3 (a tenth of all at K = 576), the order of sums leaves no way around it.
 //
 // A panel holds 16 rows as floats, in the order in which they are read:
 //
@@ -77,8 +78,8 @@ void pack_halves(const Matrix& w, int64_t row, float* panel) {
     }
 }
 
-// Rows [row, row + 16) of W become a panel; those from `end` on, which nobody stores, repeat the last. `floats` holds 16
-// rows, an odd number of lines apart: rows that lie multiples of 4 KiB apart would share few places of the first cache.
+// Rows [row, row + 16) of W become a panel; those from `end` on, which nobody stores, repeat the last. `floats` holds
+// 16 rows, an odd number of lines apart like the lanes of a panel.
 inline void pack_panel(const Matrix& w, int64_t row, int64_t end, float* floats, float* panel) {
     const bool halves = (w.format == F16 || w.format == BF16) && row + PANEL_ROWS <= end && w.k % 8 == 0;
     if (halves) return w.format == F16 ? pack_halves<F16>(w, row, panel) : pack_halves<BF16>(w, row, panel);
@@ -170,8 +171,9 @@ void panel_tile(const Product& p, const float* x, const PanelWork& work) {
         }
         const int lane = LANE_ORDER[n];
         const bool fetch = work.ahead && n >= 16 - TILE_TOKENS;
-        add_lane<NT>(work.panel + (n * stride + work.at / 16) * PANEL_ROWS, x + lane, k, (work.stop - work.at - lane + 15) / 16,
-                     fetch ? work.ahead + (n - 16 + TILE_TOKENS) * k : x, acc);
+        const float* ahead = fetch ? work.ahead + (n - 16 + TILE_TOKENS) * k : x;
+        const int64_t steps = (work.stop - work.at - lane + 15) / 16;
+        add_lane<NT>(work.panel + (n * stride + work.at / 16) * PANEL_ROWS, x + lane, k, steps, ahead, acc);
         if (work.stop < k) {
             store_sums<NT>(acc, work.waiting->of[n]);
             continue;
