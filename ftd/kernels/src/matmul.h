@@ -97,9 +97,9 @@ using BlockFn = void (*)(const float* x, const Activations& out, int64_t b) noex
 
 // What AVX2 works on at once in exact products: panels of 16 rows of floats, lane j of them columns j, j + 16 ..., and
 // six tokens; sums of lanes wait for the next columns. Four panels at most, in 200 KB of the second cache's 512.
-constexpr int64_t PANEL_ROWS = 16, TILE_TOKENS = 6, MOST_PANELS = 4, PANELS_BYTES = 200 * 1024;
+constexpr int64_t PANEL_ROWS = 16, PANEL_TOKENS = 6, MOST_PANELS = 4, PANELS_BYTES = 200 * 1024;
 struct alignas(64) LaneSums {
-    float of[16][TILE_TOKENS][PANEL_ROWS];
+    float of[16][PANEL_TOKENS][PANEL_ROWS];
 };
 constexpr int64_t SUMS_BYTES = sizeof(LaneSums);
 

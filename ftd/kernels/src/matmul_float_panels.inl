@@ -170,8 +170,8 @@ void panel_tile(const Product& p, const float* x, const PanelWork& work) {
             acc[i][1] = work.at == 0 ? _mm256_setzero_ps() : _mm256_load_ps(work.waiting->of[n][i] + 8);
         }
         const int lane = LANE_ORDER[n];
-        const bool fetch = work.ahead && n >= 16 - TILE_TOKENS;
-        const float* ahead = fetch ? work.ahead + (n - 16 + TILE_TOKENS) * k : x;
+        const bool fetch = work.ahead && n >= 16 - PANEL_TOKENS;
+        const float* ahead = fetch ? work.ahead + (n - 16 + PANEL_TOKENS) * k : x;
         const int64_t steps = (work.stop - work.at - lane + 15) / 16;
         add_lane<NT>(work.panel + (n * stride + work.at / 16) * PANEL_ROWS, x + lane, k, steps, ahead, acc);
         if (work.stop < k) {
@@ -192,7 +192,7 @@ inline void panel_tokens(const Product& p, const float* x, const PanelWork& work
         case 3: return panel_tile<3>(p, x, work);
         case 4: return panel_tile<4>(p, x, work);
         case 5: return panel_tile<5>(p, x, work);
-        default: return panel_tile<TILE_TOKENS>(p, x, work);
+        default: return panel_tile<PANEL_TOKENS>(p, x, work);
     }
 }
 
@@ -211,13 +211,13 @@ inline void float_range(const Product& p, const float* x, int64_t begin, int64_t
         const int64_t last = first + batch < end ? first + batch : end;
         for (int64_t row = first; row < last; row += PANEL_ROWS)
             pack_panel(p.weight, row, last, floats, panels + (row - first) / PANEL_ROWS * panel_floats);
-        for (int64_t t = t0; t < t1; t += TILE_TOKENS)
+        for (int64_t t = t0; t < t1; t += PANEL_TOKENS)
             for (int64_t piece = 0; piece < pieces; ++piece) {
                 PanelWork work{panels, first, last, t, steps * piece / pieces * 16, k, nullptr, waiting};
                 if (piece + 1 < pieces) work.stop = steps * (piece + 1) / pieces * 16;
                 for (; work.row < last; work.row += PANEL_ROWS, work.panel += panel_floats, ++work.waiting) {
                     if (work.row + PANEL_ROWS >= last)
-                        work.ahead = work.stop < k ? x + t * k + work.stop : x + (t + TILE_TOKENS) * k;
+                        work.ahead = work.stop < k ? x + t * k + work.stop : x + (t + PANEL_TOKENS) * k;
                     panel_tokens(p, x, work, t1 - t);
                 }
             }
