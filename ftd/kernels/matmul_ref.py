@@ -31,7 +31,7 @@ def uses_quantized_activations(weight: QuantMatrix, precision: str) -> bool:
 def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return x [T, K] rounded to whole multiples of a step, 253 of them in the range of each block of 32.
 
-    The range is as far to one side of 0 as to the other, or, where that is less than 9/16 as long, from the lowest
+    The range is as far to one side of 0 as to the other, or, where that is less than 5/8 as long, from the lowest
     to the highest value (or 0, where that is lower or higher). x = d*(q + z) with whole q and z in -127 .. 127
     and d in float32. A block with a value that is no finite number is NaN.
     """
@@ -40,7 +40,7 @@ def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
         low = np.minimum(blocks.min(axis=1, keepdims=True), np.float32(0))
         high = np.maximum(blocks.max(axis=1, keepdims=True), np.float32(0))
         most = np.maximum(high, -low)
-        both_sides = high - low >= np.float32(1.125) * most
+        both_sides = high - low >= np.float32(1.25) * most
         low, high = np.where(both_sides, -most, low), np.where(both_sides, most, high)
         d = (high - low) * np.float32(1 / 253)
         finite = np.isfinite(d)

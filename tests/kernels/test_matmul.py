@@ -216,8 +216,8 @@ def test_activations_are_rounded_by_half_a_step_at_most(rng: np.random.Generator
     blocks = x.reshape(-1, 32)
     span = np.maximum(blocks.max(axis=1), 0) - np.minimum(blocks.min(axis=1), 0)
     both_sides = 2 * np.abs(blocks).max(axis=1)
-    span = np.where(span < 0.5625 * both_sides, span, both_sides)
-    assert (span[: 8 * 10] < 0.5625 * both_sides[: 8 * 10]).all()  # values of one sign have the finer step
+    span = np.where(span < 0.625 * both_sides, span, both_sides)
+    assert (span[: 8 * 10] < 0.625 * both_sides[: 8 * 10]).all()  # values of one sign have the finer step
     step = np.repeat(span / 253, 32).reshape(x.shape)
     assert (np.abs(quantize_activations(x) - x) <= 0.501 * step + 1e-30).all()
 

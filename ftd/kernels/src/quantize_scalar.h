@@ -17,12 +17,12 @@ inline void store_block(const Activations& out, int64_t i, float d, float z, int
     out.sum32[i] = d * static_cast<float>(out.q_sum[i]);
 }
 
-// Widens the range of a block, which holds 0, to the same on both sides unless that makes the step more than 16/9 as long.
+// Widens the range of a block, which holds 0, to the same on both sides unless that makes the step more than 8/5 as long.
 // Most blocks get z = 0 by that, which saves the products of one row a fifth of their work; blocks of one sign keep
 // their precision.
 inline void widen_range(float* low, float* high) {
     const float most = *high > -*low ? *high : -*low;
-    if (*high - *low < 1.125f * most) return;
+    if (*high - *low < 1.25f * most) return;
     *low = -most;
     *high = most;
 }
