@@ -111,7 +111,7 @@ def test_a_real_model_from_its_file_to_an_answer(
     assert ftd_run(background, "list", "-q").stdout == "smollm2:latest\n"
     answer = ftd_run(background, "run", "--verbose", "smollm2", "What is the capital of France?")
     # As llama.cpp answers; without a limit the text goes on to the end of the window
-    assert answer.stdout.startswith("L'Étoile, la Marse") and "eval rate:" in answer.stderr
+    assert answer.stdout.startswith("The capital of France is Paris") and "eval rate:" in answer.stderr
     (loaded,) = json.loads(ftd_run(background, "ps", "--json").stdout)
     assert loaded["name"] == "smollm2:latest"
     memory = loaded["memory"]
