@@ -31,9 +31,9 @@ def uses_quantized_activations(weight: QuantMatrix, precision: str) -> bool:
 def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return x [T, K] rounded to whole multiples of a step, 253 of them in the range of each block of 32.
 
-    The range is as far to one side of 0 as to the other, or, where that is less than 5/8 as long, from the lowest
-    to the highest value (or 0, where that is lower or higher). x = d*(q + z) with whole q and z in -127 .. 127
-    and d in float32. A block with a value that is no finite number is NaN.
+    The range is as far to one side of 0 as to the other, or, where that is less than 5/8 as long, from the
+    lowest to the highest value (or 0, where that is lower or higher). x = d*(q + z) with whole q and z in
+    -127 .. 127 and d in float32. A block with a value that is no finite number is NaN.
     """
     blocks = x.reshape(-1, BLOCK)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
