@@ -1,7 +1,5 @@
 """scripts/bench-experts from end to end on the processor, beside programs that answer, are missing or die."""
 
-import importlib.machinery
-import importlib.util
 import json
 import socket
 import sys
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from script_module import load_script
 
 pytest.importorskip("torch", reason="the script measures cards with it")
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -55,13 +54,7 @@ def main():
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     """Return what runs the script with more options and returns what it wrote."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    loader = importlib.machinery.SourceFileLoader("bench_experts", str(SCRIPTS / "bench-experts"))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, loader.name, module)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    loader.exec_module(module)
+    module = load_script(monkeypatch, "bench-experts")
     monkeypatch.setattr(module.signal, "signal", lambda *_: None)  # of this process
     monkeypatch.setenv("FTD_PEER_SPACE", str(tmp_path))
 

@@ -1,26 +1,15 @@
 """scripts/bench-gpu-kernels makes cases that run, and leaves launch parameters as they were."""
 
-import importlib.machinery
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench-gpu-kernels"
+from script_module import load_script
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script as a module, on the processor, over memory that is soon filled."""
-    loader = importlib.machinery.SourceFileLoader("bench_gpu_kernels", str(SCRIPT))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, loader.name, module)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    loader.exec_module(module)
+    module = load_script(monkeypatch, "bench-gpu-kernels")
     monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(module, "COLD_BYTES", 1 << 20)
     return module

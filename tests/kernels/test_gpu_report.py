@@ -1,8 +1,6 @@
 """scripts/test-gpu without a card: its report of tests that fail, hang, end their process or are cut off."""
 
 import argparse
-import importlib.machinery
-import importlib.util
 import os
 import signal
 import sys
@@ -12,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from script_module import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test-gpu"
 TESTS = """
@@ -52,14 +51,9 @@ Run = Callable[..., tuple[int, list[str]]]
 
 
 @pytest.fixture
-def script() -> ModuleType:
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script as a module."""
-    loader = importlib.machinery.SourceFileLoader("test_gpu_script", str(SCRIPT))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_script(monkeypatch, "test-gpu")
 
 
 @pytest.fixture
