@@ -30,7 +30,7 @@ inline void pack_floats(const float* rows, int64_t stride, int64_t at, int64_t k
 }
 
 // Eight columns of sixteen rows of 16-bit floats, k apart, row by row into column by column.
-inline void transpose_halves(const uint16_t* rows, int64_t k, __m256i columns[8]) {
+inline void transpose_columns(const uint16_t* rows, int64_t k, __m256i columns[8]) {
     __m256i r[8], pairs[8];
     for (int64_t i = 0; i < 8; ++i) {
         const auto* low = reinterpret_cast<const __m128i*>(rows + i * k);
@@ -61,7 +61,7 @@ void pack_halves(const Matrix& w, int64_t row, float* panel) {
             for (int64_t r = 0; r < PANEL_ROWS; ++r)
                 __builtin_prefetch(rows + (PANEL_ROWS + r) * w.k + at, 0, FETCH_LOCALITY);
         __m256i columns[8];
-        transpose_halves(rows + at, w.k, columns);
+        transpose_columns(rows + at, w.k, columns);
         for (int64_t i = 0; i < 8; ++i) {
             float* to = panel_step(panel, w.k, at % 16 + i, at);
             const __m128i low = _mm256_castsi256_si128(columns[i]), high = _mm256_extracti128_si256(columns[i], 1);

@@ -41,7 +41,7 @@ inline __m256i times_zero(__m256i lo, __m256i hi, __m256i z) {
     return _mm256_madd_epi16(_mm256_sub_epi16(sum, _mm256_set1_epi64x(16 * 128)), _mm256_srai_epi16(z, 8));
 }
 
-// The two floats at `from` as a quad, the same for every row; and whole numbers, of which `every` are between the two.
+// The two floats at `from` as a quad, the same for every row; and whole numbers, the second `every` after the first.
 inline __m256 spread_pair(const float* from) {
     double two;
     std::memcpy(&two, from, sizeof two);
@@ -49,10 +49,7 @@ inline __m256 spread_pair(const float* from) {
 }
 inline __m256i spread_pair(const int32_t* from, int every) {
     if (every == 2) return _mm256_setr_m128i(_mm_set1_epi32(from[0]), _mm_set1_epi32(from[2]));
-    double two;
-    std::memcpy(&two, from, sizeof two);
-    const __m256 quad = _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
-    return _mm256_castps_si256(quad);
+    return _mm256_castps_si256(spread_pair(reinterpret_cast<const float*>(from)));
 }
 
 // OFFSET times a number.
