@@ -7,6 +7,7 @@ redirect is checked again; no encoding is accepted, so the bytes that arrive are
 import asyncio
 import contextlib
 import io
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -120,8 +121,9 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and yield its answer, whatever its status, after credentials and redirects.
 
-        Raises Forbidden for an address the policy refuses, Unauthorized if credentials did not help, and
-        TransientError when the network failed, also while the caller reads the body.
+        Raises Forbidden for an address the policy refuses, Unauthorized if credentials did not help,
+        TransferError for a name that no host has, and TransientError when the network failed, also while
+        the caller reads the body.
         """
         try:
             response = await self._send(method, url, dict(headers or {}), body, follow)
@@ -140,9 +142,8 @@ class Connection:
         except aiohttp.InvalidURL as exc:
             raise TransferError(f"not a registry address: {url.host}") from exc
         except (aiohttp.ClientError, ConnectionError) as exc:
-            raise TransientError(
-                f"registry {url.host}: {exc or type(exc).__name__}", UNREACHABLE_HINT
-            ) from exc
+            kind = TransferError if _is_unknown_name(exc) else TransientError
+            raise kind(f"registry {url.host}: {exc or type(exc).__name__}", UNREACHABLE_HINT) from exc
 
     async def _send(
         self, method: str, url: URL, headers: dict[str, str], body: Body | bytes | None, follow: bool
@@ -220,6 +221,12 @@ class Connection:
         if status in (401, 403):
             raise Unauthorized("unauthorized: access denied", "log in to the registry")
         raise TransferError(f"registry token: {status}: {text}")
+
+
+def _is_unknown_name(exc: Exception) -> bool:
+    """Say whether name servers answered that there is no such host; one that does not answer may later."""
+    unknown = (socket.EAI_NONAME, socket.EAI_NODATA)
+    return isinstance(exc, aiohttp.ClientConnectorDNSError) and exc.os_error.errno in unknown
 
 
 async def read_limited(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

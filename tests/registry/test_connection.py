@@ -1,6 +1,7 @@
 """HTTP to a registry: credentials stay where they belong, redirects are checked, answers are bounded."""
 
 import gzip
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,19 @@ from faulty_registry import FaultyRegistry
 from yarl import URL
 
 from ftd.errors import Forbidden, TransferError, Unauthorized
+from ftd.names import parse_name
 from ftd.registry.addresses import AddressPolicy
 from ftd.registry.auth import Authorizer, SigningKey
-from ftd.registry.connection import Connection, Limits, Source, TransientError, read_limited, retrying
+from ftd.registry.connection import (
+    UNREACHABLE_HINT,
+    Connection,
+    Limits,
+    Source,
+    TransientError,
+    read_limited,
+    retrying,
+)
+from ftd.registry.store import Store
 
 Get = Callable[..., Any]
 LIMITS = Limits(attempts=3, backoff_s=0.0)
@@ -236,6 +247,28 @@ async def test_retrying_gives_up_after_its_attempts_and_passes_other_errors() ->
     with pytest.raises(TransferError, match="never reached"):
         await retrying(LIMITS, fail)
     assert len(tries) == 4
+
+
+@pytest.mark.parametrize(("code", "num_tries"), [(socket.EAI_NONAME, 1), (socket.EAI_AGAIN, 3)])
+async def test_a_host_that_does_not_exist_is_asked_for_once(
+    pull: Get, store: Store, monkeypatch: pytest.MonkeyPatch, code: int, num_tries: int
+) -> None:
+    looked_up: list[str] = []
+
+    def look_up(host: str, *_: Any, **__: Any) -> None:
+        looked_up.append(host)
+        raise socket.gaierror(code, "as the system says")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(
+        TransferError, match=r"registry registry\.invalid: .*\[as the system says\]"
+    ) as caught:
+        await pull(
+            store, parse_name("registry.invalid/library/m"), allow_private_registries=("registry.invalid",)
+        )
+    assert looked_up == ["registry.invalid"] * num_tries
+    assert caught.value.message.startswith("max retries exceeded: ") == (num_tries > 1)
+    assert caught.value.hint == UNREACHABLE_HINT
 
 
 def test_pauses_double() -> None:
