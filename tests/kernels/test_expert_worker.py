@@ -126,3 +126,23 @@ def test_a_message_that_cannot_be_is_answered_as_failed(box: Box, tokens: int, l
 def test_arrays_that_do_not_fit_are_refused(box: Box) -> None:
     with Pool(1) as pool, pytest.raises(ValueError, match="x and out"):
         ExpertWorker(pool, box.words, box.on_cpu, box.weights, box.x[:, :8], box.out)
+
+
+@pytest.mark.parametrize("num_threads", [2, 8])
+def test_threads_that_come_late_take_no_part_of_the_message_that_follows(num_threads: int) -> None:
+    """The card writes a message before it rings: who still reads the last one finds more items than that had."""
+    made, few, many = Box(), [4, -1, -1], [3, 1, 2]
+    rng = np.random.default_rng(5)
+    made.x[:] = rng.standard_normal(made.x.shape)
+    made.weights[:] = rng.random(made.weights.shape)
+    with Pool(num_threads) as pool:
+        worker = ExpertWorker(pool, made.words, made.on_cpu, made.weights, made.x, made.out, "f32")
+        worker.add(make_bank(0))
+        worker.start()
+        for number in range(1, 401):
+            made.on_cpu[0] = few if number % 2 else many
+            time.sleep(3e-4)
+            assert made.ring(1, 0) == number
+            np.testing.assert_allclose(made.out[:1], expected(made, 0, 1), atol=2e-6)
+        assert worker.num_messages == number
+        worker.close()

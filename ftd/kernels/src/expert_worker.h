@@ -66,7 +66,7 @@ public:
         // Taken here: a bell that rings before a thread runs must not look like one of the past.
         const int32_t last = look(BELL);
         opened_.store(last);
-        line_.store(tagged(last));
+        line_.store(tagged(last) | SPENT);
         int64_t blocks = 0;
         for (const WorkerLayer* layer : layers_) {
             const int64_t its = layer->args.num_chosen * ((layer->args.inner + BLOCK - 1) / BLOCK);
@@ -168,7 +168,8 @@ private:
         const auto begin = Clock::now();
         Message message;
         message.bell = bell;
-        // Until a part is taken the next message may already be on its way; then what was read here is of no use.
+        // Until a part is taken the next message may already be on its way; then what was read here is of no use,
+        // not even how many items there are: that all of this one's have been taken, `line_` says by itself.
         const bool is_possible = read(&message, own);
         int32_t opened = opened_.load();
         while (static_cast<int32_t>(static_cast<uint32_t>(bell) - static_cast<uint32_t>(opened)) > 0) {
@@ -176,7 +177,7 @@ private:
             begin_ = begin;
             if (!is_possible) __atomic_store_n(words_ + DONE, FAILED, __ATOMIC_RELEASE);
             done_.store(0, std::memory_order_relaxed);
-            line_.store(tagged(bell), std::memory_order_release);
+            line_.store(tagged(bell) | (is_possible ? 0 : SPENT), std::memory_order_release);
             break;
         }
         if (!is_possible) return;
@@ -261,13 +262,15 @@ private:
         uint64_t line = line_.load(std::memory_order_relaxed);
         for (;;) {
             const int64_t at = static_cast<uint32_t>(line);
-            if (past(line, m.bell) != 0 || at >= m.first[m.stages]) return {0, 0, 0};
+            if (past(line, m.bell) != 0 || at == SPENT) return {0, 0, 0};
             int stage = 0;
             while (at >= m.first[stage + 1]) ++stage;
             const int64_t left = m.first[stage + 1] - at, half = left / (2 * num_threads_), least = m.least[stage];
             int64_t count = m.step.num_tokens > 1 || half < least ? (least < left ? least : left) : half;
             if (count > BLOCK_UNITS) count -= (at + count) % BLOCK_UNITS;  // blocks whole, while there are many
-            if (line_.compare_exchange_weak(line, line + count, std::memory_order_acq_rel)) return {stage, at, at + count};
+            const int64_t end = at + count, rest = end == m.first[m.stages] ? SPENT : end;
+            const uint64_t next = tagged(m.bell) | static_cast<uint64_t>(rest);
+            if (line_.compare_exchange_weak(line, next, std::memory_order_acq_rel)) return {stage, at, end};
         }
     }
 
@@ -330,6 +333,7 @@ private:
     static constexpr std::chrono::microseconds NAP{200};
     static constexpr int PATIENT = 1 << 16, IMPATIENT = 64;  // looks before another thread gets the core
     static constexpr int64_t NONE = -1;
+    static constexpr int64_t SPENT = 0xffffffff;             // of items handed out: there are no more
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
 
     const int32_t num_threads_;
@@ -348,7 +352,7 @@ private:
     std::atomic<int64_t> busy_ns_{0};
     Clock::time_point begin_;
     alignas(64) std::atomic<int32_t> opened_{0};  // the last message that a thread has seen first
-    alignas(64) std::atomic<uint64_t> line_{0};   // message << 32 | items handed out
+    alignas(64) std::atomic<uint64_t> line_{SPENT};  // message << 32 | items handed out, or SPENT
     alignas(64) std::atomic<int64_t> done_{0};    // items computed
 };
 
