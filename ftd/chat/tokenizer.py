@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
 
 from ftd.chat.guard import MARKUP_TEXTS, Rendered
@@ -24,6 +25,8 @@ _FRAMING = re.compile(r"<[|｜].*[|｜]>|\[/?[A-Z][A-Z_]+\]", re.DOTALL)
 _SHOWN = MARKUP_TEXTS - {"<|START_RESPONSE|>", "<|END_RESPONSE|>"}
 _SPACE = re.compile(r"\s*")
 _LAST_ID = 2**32 - 1
+_NO_MODEL = msgspec.Raw(b'{"type":"BPE","vocab":{},"merges":[]}')
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class TokenIds(Protocol):
@@ -39,12 +42,32 @@ class TokenIds(Protocol):
     def add_eos(self) -> bool: ...
 
 
-class _Model(msgspec.Struct):
+class _BytePairs(msgspec.Struct, tag_field="type", tag="BPE"):
+    """A model of byte pairs. A merge is two texts, or one with a blank between the two."""
+
+    vocab: dict[str, int]
+    merges: list[tuple[str, str] | str]
+    dropout: float | None = None
+    unk_token: str | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+    fuse_unk: bool = False
+    byte_fallback: bool = False
+    ignore_merges: bool = False
+
+
+_BPE_OPTIONS = _BytePairs.__struct_fields__[2:]
+
+
+class _OtherModel(msgspec.Struct):
     byte_fallback: bool | None = None
 
 
 class _Layout(msgspec.Struct):
-    """The parts of ``tokenizer.json`` that are looked at here; the vocabulary is left to the library."""
+    """The parts of ``tokenizer.json`` that count.
+
+    Not the length to which embedding models come cut and padded: it is no business of a tokenizer.
+    """
 
     model: msgspec.Raw
     added_tokens: list[dict[str, Any]] = []
@@ -60,16 +83,14 @@ class Tokenizer:
     def __init__(self, data: bytes, tokens: TokenIds) -> None:
         try:
             layout = msgspec.json.decode(data, type=_Layout)
-            self._library = HfTokenizer.from_str(data.decode("utf-8"))
+            model, has_byte_tokens = _model(layout)
+            self._library = _library(layout, model)
+            self._rest = _without_prefix(layout, model)
         except Exception as exc:  # the library raises bare Exception for every fault of the file
             raise DamagedBlob(f"tokenizer does not load: {exc}", "create or pull the model again") from exc
-        # Embedding models come cut and padded to a length that is no business of a tokenizer
-        self._library.no_truncation()
-        self._library.no_padding()
-        self._rest = _without_prefix(layout)
         self._lock = threading.Lock()
         self._added: dict[str, dict[str, Any]] = {t["content"]: t for t in layout.added_tokens}
-        self._bytes_of = _spelling(layout, self._added)
+        self._bytes_of = _spelling(layout, has_byte_tokens, self._added)
         self._bytes: dict[int, bytes] = {}
         self.bos_id = tokens.bos_id
         self.eos_ids = frozenset(tokens.eos_ids)
@@ -232,14 +253,50 @@ def _types(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _types(member)
 
 
-def _without_prefix(layout: _Layout) -> HfTokenizer | None:
+def _model(layout: _Layout) -> tuple[models.Model, bool]:
+    """Return the library's model, and whether single bytes may have tokens.
+
+    The library would make a tree of the file before it looks at it. Byte pairs, which nearly all vocabularies
+    are, are handed over instead, which takes two thirds of the time; a cold start waits for it.
+    """
+    try:
+        pairs = msgspec.json.decode(layout.model, type=_BytePairs)
+    except msgspec.ValidationError:  # a model of another kind
+        other = msgspec.json.decode(layout.model, type=_OtherModel)
+        read = HfTokenizer.from_str(msgspec.json.encode(_Layout(layout.model)).decode("utf-8"))
+        return read.model, bool(other.byte_fallback)
+    merges = [_pair(merge) if isinstance(merge, str) else merge for merge in pairs.merges]
+    options = {name: value for name in _BPE_OPTIONS if (value := getattr(pairs, name)) is not None}
+    return models.BPE(pairs.vocab, merges, **options), pairs.byte_fallback
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _library(layout: _Layout, model: models.Model) -> HfTokenizer:
+    """Return the library's tokenizer of a file around ``model``."""
+    frame = msgspec.structs.replace(layout, model=_NO_MODEL, added_tokens=[])
+    library = HfTokenizer.from_str(msgspec.json.encode(frame).decode("utf-8"))
+    library.model = model
+    library.add_tokens(
+        [
+            AddedToken(token["content"], **{flag: token[flag] for flag in _FLAGS})
+            for token in layout.added_tokens
+        ]
+    )
+    return library
+
+
+def _without_prefix(layout: _Layout, model: models.Model) -> HfTokenizer | None:
     """Return the tokenizer for text after the start of a prompt, if it differs (Metaspace ``first``)."""
     parts = [p for p in _types(layout.pre_tokenizer) if p.get("prepend_scheme") == "first"]
     if not parts:
         return None
     for part in parts:
         part["prepend_scheme"] = "never"
-    rest = HfTokenizer.from_str(msgspec.json.encode(layout).decode("utf-8"))
+    rest = _library(layout, model)
     for part in parts:
         part["prepend_scheme"] = "first"
     return rest
@@ -252,21 +309,19 @@ def _byte_of_char() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-def _spelling(layout: _Layout, added: Collection[str]) -> Callable[[str], bytes]:
+def _spelling(layout: _Layout, has_byte_tokens: bool, added: Collection[str]) -> Callable[[str], bytes]:
     """Return what tells the bytes of a token's text, by the kind of vocabulary that ``layout`` describes."""
     parts = (layout.pre_tokenizer, layout.decoder, layout.normalizer)
     kinds = {member.get("type") for part in parts for member in _types(part)}
     byte_of_char = _byte_of_char() if "ByteLevel" in kinds else None
-    byte_fallback = "ByteFallback" in kinds or bool(
-        msgspec.json.decode(layout.model, type=_Model).byte_fallback
-    )
+    has_byte_tokens = has_byte_tokens or "ByteFallback" in kinds
 
     def bytes_of(text: str) -> bytes:
         if text in added:
             return text.encode("utf-8")
         if byte_of_char is not None:
             return _byte_level(text, byte_of_char)
-        if byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
+        if has_byte_tokens and (match := _BYTE_TOKEN.fullmatch(text)):
             return bytes([int(match[1], 16)])
         if "WordPiece" in kinds:
             return (text[2:] if text.startswith("##") else f" {text}").encode("utf-8")

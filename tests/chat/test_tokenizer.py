@@ -1,9 +1,12 @@
 """Checked against the tokenizers library, which ftd only wraps, and against plain UTF-8."""
 
+import json
+
 import pytest
 from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 from vocabularies import Ids, byte_level, sentence_piece, with_flag
 
@@ -117,6 +120,58 @@ def test_documents_get_bos_and_eos_and_no_control_tokens() -> None:
 
 def test_lone_surrogates_become_replacement_characters() -> None:
     assert TOKENIZER.decode(TOKENIZER.encode("a\ud83d", special=False)) == "a\ufffd"
+
+
+def other_models() -> dict[str, Library]:
+    """Return a vocabulary of each kind that is no byte pairs."""
+    vocab = {"[UNK]": 0, "the": 1, "hat": 2, "##s": 3, "▁the": 4, "▁": 5, "s": 6}
+    pieces = [(piece, -float(idx)) for piece, idx in vocab.items()]
+    found = {
+        "WordPiece": Library(models.WordPiece(vocab, unk_token="[UNK]")),
+        "Unigram": Library(models.Unigram(pieces, 0, False)),
+        "WordLevel": Library(models.WordLevel(vocab, unk_token="[UNK]")),
+    }
+    for library in found.values():
+        library.pre_tokenizer = pre_tokenizers.Whitespace()
+        library.add_special_tokens(["<s>"])
+        library.add_tokens([AddedToken("<x>", lstrip=True)])
+    return found
+
+
+@pytest.mark.parametrize(("kind", "library"), other_models().items())
+def test_every_kind_of_model_gets_the_ids_of_the_library(kind: str, library: Library) -> None:
+    data = library.to_str()
+    assert json.loads(data)["model"]["type"] == kind
+    tokenizer = Tokenizer.from_json(data.encode(), Ids())
+    for text in ("the hats <x>the", "<s>hat", "no s", ""):
+        assert tokenizer.encode(text, special=True) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_merges_may_be_texts_and_come_with_options() -> None:
+    layout = json.loads(SPM[None].to_str())
+    layout["model"] |= {"ignore_merges": True, "fuse_unk": True, "end_of_word_suffix": "t"}
+    pairs = json.dumps(layout)
+    layout["model"]["merges"] = [" ".join(merge) for merge in layout["model"]["merges"]]
+    texts_ = json.dumps(layout)
+    for text in ("the hat", "hehe the", "東東 t"):
+        expected = Library.from_str(pairs).encode(text, add_special_tokens=False).ids
+        for data in (pairs, texts_):
+            assert Tokenizer.from_json(data.encode(), Ids()).encode(text, special=True) == expected
+
+
+def test_embedding_models_are_neither_cut_nor_padded() -> None:
+    library = byte_level()
+    library.enable_truncation(3)
+    library.enable_padding(length=5)
+    ids = Tokenizer.from_json(library.to_str().encode(), Ids()).encode("ab" * 9, special=True)
+    assert ids == BYTE_LEVEL.encode("ab" * 9, add_special_tokens=False).ids and len(ids) > 5
+
+
+def test_merges_of_what_is_no_token_are_refused() -> None:
+    layout = json.loads(BYTE_LEVEL.to_str())
+    layout["model"]["merges"].append(["nowhere", "nothing"])
+    with pytest.raises(DamagedBlob):
+        Tokenizer.from_json(json.dumps(layout).encode(), Ids())
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"model": {"type": "Nope"}}'])
