@@ -6,6 +6,7 @@ plan.
 """
 
 from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 from ftd.errors import InvalidOption, OutOfMemory
@@ -97,10 +98,11 @@ def streaming_chunk_tokens(missing_bytes: int) -> int:
     """Return the tokens of a step that compute about as long as a card copies ``missing_bytes`` for it.
 
     Of one token 30b-a3b computes as long as 2 MB are copied (H200: 27,000 tokens and 55 GB a second); half of
-    that leaves room for models with less to compute. A power of two.
+    that leaves room for models with less to compute. The nearest power of two, by ratio: a shorter step copies
+    more often, a longer one keeps decode waiting.
     """
     tokens = max(missing_bytes >> 20, 1)
-    return int(min(1 << (tokens.bit_length() - 1), MAX_STREAMING_CHUNK_TOKENS))
+    return min(1 << round(math.log2(tokens)), MAX_STREAMING_CHUNK_TOKENS)
 
 
 def make(

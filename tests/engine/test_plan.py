@@ -175,5 +175,7 @@ def test_a_refusal_names_the_states() -> None:
 
 def test_a_chunk_computes_about_as_long_as_it_streams() -> None:
     gigabyte = 1 << 30
-    found = [streaming_chunk_tokens(size) for size in (0, 2 * gigabyte, 10 * gigabyte, 36 * gigabyte)]
-    assert found == [1, 2048, 8192, 16384]
+    found = [
+        streaming_chunk_tokens(size) for size in (0, 2 * gigabyte, 6 * gigabyte, 10 * gigabyte, 36 * gigabyte)
+    ]
+    assert found == [1, 2048, 8192, 8192, 16384]
