@@ -48,7 +48,7 @@ class Kept(SyntheticWeights):
     def __init__(self, format_name: str, locality: Locality | None) -> None:
         super().__init__(format_name, 0, locality=locality)
         self.matrices: dict[str, QuantMatrix] = {}
-        self.banks: list[ExpertBank] = []
+        self.kept_banks: list[ExpertBank] = []
 
     def matrix(self, name: str, rows: int, columns: int) -> QuantMatrix:
         """Return and keep a matrix."""
@@ -57,8 +57,8 @@ class Kept(SyntheticWeights):
 
     def bank(self, layer: int, num_experts: int, hidden_size: int, inner_size: int) -> ExpertBank:
         """Return and keep a bank."""
-        self.banks.append(super().bank(layer, num_experts, hidden_size, inner_size))
-        return self.banks[-1]
+        self.kept_banks.append(super().bank(layer, num_experts, hidden_size, inner_size))
+        return self.kept_banks[-1]
 
 
 def weights_of(
@@ -159,7 +159,7 @@ def expert_parts(bank: ExpertBank) -> Iterator[tuple[str, tuple[int, int], list[
 def write_gguf(path: Path, shape: str, layers: int, kept: Kept) -> None:
     """Write a model; every layer's experts are those of the first, rolled, so blocks are made once."""
     fields = gguf_fields(*SHAPES[shape], layers)
-    base = list(expert_parts(kept.banks[0])) if kept.banks else []
+    base = list(expert_parts(kept.kept_banks[0])) if kept.kept_banks else []
     infos, place, parts = [], 0, []
 
     def add(name: str, dims: tuple[int, ...], kind: str, blocks: list[np.ndarray]) -> None:
@@ -177,7 +177,7 @@ def write_gguf(path: Path, shape: str, layers: int, kept: Kept) -> None:
         for role, dims, blocks in base:
             shift = 5 * layer % len(blocks)
             rolled = blocks[shift:] + blocks[:shift]
-            kind = kept.banks[0].matrices[role if role == "down" else "gate_up"].format
+            kind = kept.kept_banks[0].matrices[role if role == "down" else "gate_up"].format
             add(f"blk.{layer}.ffn_{role}_exps.weight", (len(blocks), *dims), kind, rolled)
     with path.open("wb", buffering=0) as file:
         head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(fields))
@@ -207,7 +207,7 @@ def write_safetensors(
         file.write(struct.pack("<Q", len(data)) + data)
         for _, _, blocks in tensors:
             for block in blocks:
-                file.write(memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
+                file.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
 
 
 def bf16(matrix: QuantMatrix) -> np.ndarray:
@@ -227,7 +227,7 @@ def write_folder(folder: Path, shape: str, layers: int, kept: Kept) -> None:
     ]
     places = {name: "dense.safetensors" for name, _, _ in dense}
     files = [("dense.safetensors", dense)]
-    for layer, bank in enumerate(kept.banks):
+    for layer, bank in enumerate(kept.kept_banks):
         tensors = []
         for expert in range(len(bank.records)):
             gate_up, down = (bank.matrices[role].expert(expert).planes[0] for role in ("gate_up", "down"))

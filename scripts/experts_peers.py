@@ -19,13 +19,15 @@ import sys
 import tempfile
 import time
 import urllib.request
+from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from experts_files import GGML, Kept, weights_of, write_folder, write_gguf
-from experts_report import bounds
+from experts_report import Report, Row, bounds
 from experts_run import RECORDED_SEED
 
 from ftd.engine.locality import Locality
@@ -46,13 +48,13 @@ FAILURES = (
 # ---- llama.cpp
 
 
-def llama_bench(path: Path, *arguments: str) -> list[dict]:
+def llama_bench(path: Path, *arguments: str) -> list[dict[str, Any]]:
     """Return what llama-bench measures of a file on the card. Raises one of FAILURES."""
     peer = os.environ["FTD_PEER"]
     command = [
         f"{peer}/llama-bench",
         "-m",
-        path,
+        str(path),
         "-ngl",
         "99",
         "-fa",
@@ -67,10 +69,13 @@ def llama_bench(path: Path, *arguments: str) -> list[dict]:
     done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=BENCH_S)
     if done.returncode:
         raise RuntimeError(f"exit {done.returncode}: {done.stderr.decode(errors='replace')[-600:]}")
-    return json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
-def run_llama(options, report, row, source: Synthetic, shape: str, format_name: str, folder: Path) -> None:
+def run_llama(
+    options: Namespace, report: Report, source: Synthetic, shape: str, format_name: str, folder: Path
+) -> None:
     """Run llama-bench with the fewest layers on the processor that fit the budget."""
     locality = Locality(**json.loads(options.locality))
     layers = options.layers or SHAPES[shape][1]["num_hidden_layers"]
@@ -88,7 +93,7 @@ def run_llama(options, report, row, source: Synthetic, shape: str, format_name: 
         for each in llama_bench(path, "-ncmoe", str(max(moved, 0)), "-t", "15", "-n", "64", "-p", lengths):
             prompt = each["n_prompt"]
             report.add(
-                row(
+                Row(
                     program="llama.cpp",
                     model=f"{shape}:{format_name}",
                     run=f"-{moved}",
@@ -105,7 +110,7 @@ def run_llama(options, report, row, source: Synthetic, shape: str, format_name: 
 def fitting(kept: Kept, layers: int, gpu_memory: float) -> int:
     """Return how many layers' experts fit beside what is dense, with 1.5 GB for KV and work."""
     dense = sum(matrix.num_bytes for matrix in kept.matrices.values())
-    return max(0, min(layers, int((gpu_memory * 1e9 - 1.5e9 - dense) / kept.banks[0].records.nbytes)))
+    return max(0, min(layers, int((gpu_memory * 1e9 - 1.5e9 - dense) / kept.kept_banks[0].records.nbytes)))
 
 
 # ---- FreeToken
@@ -193,7 +198,9 @@ def ask(ids: list[int], max_tokens: int) -> tuple[float, list[float], list[int]]
     return times[0] - begin, times, found
 
 
-def run_freetoken(options, report, row, shape: str, layers: int, folder: Path, locality: Locality) -> None:
+def run_freetoken(
+    options: Namespace, report: Report, shape: str, layers: int, folder: Path, locality: Locality
+) -> None:
     """Measure FreeToken as it serves ``folder``."""
     for strategy in ("offload", "hybrid"):
         if strategy == "hybrid":
@@ -201,10 +208,12 @@ def run_freetoken(options, report, row, shape: str, layers: int, folder: Path, l
         for slots in options.slots:
             with contextlib.suppress(*FAILURES), served(folder, slots, strategy, max(options.batches)):
                 common = {"program": "FreeToken", "model": f"{shape}:bf16", "run": strategy, "split": ""}
-                measure(options, report, row, common | {"slots": slots}, shape, layers, locality)
+                measure(options, report, common | {"slots": slots}, shape, layers, locality)
 
 
-def measure(options, report, row, common: dict, shape: str, layers: int, locality: Locality) -> None:
+def measure(
+    options: Namespace, report: Report, common: dict[str, Any], shape: str, layers: int, locality: Locality
+) -> None:
     """Measure the server as it is."""
 
     def text(length: int, turn: int) -> list[int]:
@@ -217,11 +226,11 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
         lru = belady = 0.0
         if batch == 1:
             lru, belady = bounds(locality, shape, layers, common["slots"], texts[0], WARM_TOKENS)
-        report.add(row(**common, case=f"decode x{batch}", tokens_per_s=rate, lru=lru, belady=belady))
+        report.add(Row(**common, case=f"decode x{batch}", tokens_per_s=rate, lru=lru, belady=belady))
     for length in options.prompts:
         first = statistics.median([ask(text(length, turn), FEW_TOKENS)[0] for turn in range(4)][1:])
         rate = length / first
-        report.add(row(**common, case=f"prompt {length}", tokens_per_s=rate, first_token_ms=first * 1e3))
+        report.add(Row(**common, case=f"prompt {length}", tokens_per_s=rate, first_token_ms=first * 1e3))
     if options.follow:
         times = []
         for turn in range(10, 13):
@@ -229,10 +238,10 @@ def measure(options, report, row, common: dict, shape: str, layers: int, localit
             ask(ids, FEW_TOKENS)
             times.append(ask(ids + locality.text(30, turn, ids[-1]), FEW_TOKENS)[0])
         first = statistics.median(times)
-        report.add(row(**common, case=f"30 after {options.follow}", first_token_ms=first * 1e3))
+        report.add(Row(**common, case=f"30 after {options.follow}", first_token_ms=first * 1e3))
 
 
-def together(batch: int, options, locality: Locality) -> tuple[float, list[list[int]]]:
+def together(batch: int, options: Namespace, locality: Locality) -> tuple[float, list[list[int]]]:
     """Return the tokens a second that ``batch`` requests get together, and their ids."""
     count = options.decode + WARM_TOKENS
 
@@ -246,7 +255,7 @@ def together(batch: int, options, locality: Locality) -> tuple[float, list[list[
     return count / (max(ends) - min(begins)), list(texts)
 
 
-def run(options, report, row, sources: dict[str, Synthetic]) -> None:
+def run(options: Namespace, report: Report, sources: dict[str, Synthetic]) -> None:
     """Run the peers that are there; one that fails is said, and the others go on."""
     locality = Locality(**json.loads(options.locality))
     space = Path(os.environ.get("FTD_PEER_SPACE", tempfile.gettempdir())) / "ftd-bench-experts"
@@ -257,7 +266,7 @@ def run(options, report, row, sources: dict[str, Synthetic]) -> None:
             layers = options.layers or SHAPES[shape][1]["num_hidden_layers"]
             if os.environ.get("FTD_PEER") and format_name in GGML:
                 try:
-                    run_llama(options, report, row, source, shape, format_name, space)
+                    run_llama(options, report, source, shape, format_name, space)
                 except FAILURES as exc:
                     print(f"# llama.cpp {model}: {exc!r}", flush=True)
                 for path in space.glob("*.gguf"):
@@ -268,6 +277,6 @@ def run(options, report, row, sources: dict[str, Synthetic]) -> None:
                 write_folder(folder, shape, layers, weights_of(shape, format_name, layers, locality, source))
                 source._own_banks.clear()
                 print(f"# {folder.name} written in {time.monotonic() - begin:.1f} s", flush=True)
-                run_freetoken(options, report, row, shape, layers, folder, locality)
+                run_freetoken(options, report, shape, layers, folder, locality)
     finally:
         shutil.rmtree(space)

@@ -6,11 +6,12 @@ slots held at the beginning is put back before each run.
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from ftd.engine.batch import Batch
-from ftd.engine.choosing import Choices, Wait
+from ftd.engine.choosing import Choices, DeviceChooser, HostChooser, Wait
 from ftd.engine.engine import Engine
 from ftd.engine.model import Model
 from ftd.engine.sequence import Sequence
@@ -31,9 +32,9 @@ class Replay:
         self._host, self._card = engine._host_chooser, engine._device_chooser
         self._texts: dict[int, list[int]] = {}
         self.ids: torch.Tensor | None = None
-        engine._host_chooser = self
+        engine._host_chooser = cast(HostChooser, self)
         if self._card is not None:
-            engine._device_chooser = self
+            engine._device_chooser = cast(DeviceChooser, self)
             rows, self._turn = engine.plan.max_sequences, 0
             self._device = engine.device.name if engine.device.name == "cuda" else "cpu"
             self._ids = torch.zeros(rows, dtype=torch.int32, device=self._device)
@@ -46,10 +47,12 @@ class Replay:
 
     def supports(self, batch: Batch) -> bool:
         """Return whether the card can sample for ``batch``."""
+        assert self._card is not None
         return self._card.supports(batch)
 
     def launch(self, sequences: list[Sequence], logits: torch.Tensor, num_unknown: int) -> Wait:
         """Choose as ``DeviceChooser.launch`` does; then let ``ids`` be those that are forced."""
+        assert self._card is not None
         wait = self._card.launch(sequences, logits, num_unknown)
         self.ids = self._card.ids
         forced = self._forced(sequences, num_unknown)
@@ -69,10 +72,10 @@ class Replay:
 
     def _forced(self, sequences: list[Sequence], num_unknown: int) -> list[int]:
         """Return the next id of each sequence, none where they are free."""
-        texts = [self._texts.get(each.request_id) for each in sequences]
-        if not any(texts):
+        texts = [self._texts[each.request_id] for each in sequences if each.request_id in self._texts]
+        if not texts:
             return []
-        assert all(texts), "a batch is forced as a whole"
+        assert len(texts) == len(sequences), "a batch is forced as a whole"
         assert all(each.num_logprobs < 0 for each in sequences)
         places = [each.output_len + num_unknown for each in sequences]
         return [text[place] for text, place in zip(texts, places, strict=True)]

@@ -1,8 +1,10 @@
 """One run of bench-experts: an engine with its policy and slots, and what is measured of it."""
 
+import argparse
 import statistics
 import time
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 from experts_replay import Replay, Slots
@@ -11,8 +13,8 @@ from experts_report import Ceilings, wait
 from ftd.engine import expert_plan
 from ftd.engine.engine import Engine
 from ftd.engine.locality import Locality
-from ftd.engine.messages import Generate, Load, SamplingParams, Tokens, Up
-from ftd.engine.synthetic import Synthetic
+from ftd.engine.messages import Generate, Load, SamplingParams, Stats, Tokens, Up
+from ftd.engine.synthetic import Synthetic, SyntheticWeights
 from ftd.kernels.expert_pool import ExpertPool
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=256, top_p=1.0, repeat_penalty=1.0)
@@ -36,7 +38,9 @@ class Run:
     ``slots`` says what part of them there is room for, 0 where all are there.
     """
 
-    def __init__(self, source: Synthetic, locality: Locality, run: str, slots: float, its) -> None:
+    def __init__(
+        self, source: Synthetic, locality: Locality, run: str, slots: float, its: argparse.Namespace
+    ) -> None:
         self.locality, self.slots, self.run = locality, 0.0, run
         self.sent: list[Up] = []
         self._warm, self._decode, self._context = its.warm, its.decode, its.context
@@ -66,15 +70,18 @@ class Run:
     @property
     def pool(self) -> ExpertPool:
         """The pool of experts."""
-        return self.experts.pool
+        assert self.experts is not None
+        pool: ExpertPool = self.experts.pool
+        return pool
 
     @property
     def num_recorded(self) -> int:
         """Ids of a recorded text: before all sequences decode, before they are timed, while they are."""
-        return self._decode + 4 * self._warm
+        return int(self._decode + 4 * self._warm)
 
     def split(self, text: str) -> None:
         """Say how many misses are fetched; nothing corrects it."""
+        assert self.experts is not None
         self.experts._tuner = None
         share = expert_plan.share(text)
         if share is None:
@@ -83,7 +90,12 @@ class Run:
         self.pool.set_quota([round(share * misses) for misses in range(self.pool.config.num_experts + 1)])
 
     def start(
-        self, ids: list[int], max_tokens: int, salt: str = "", sampling=SAMPLED, num_logprobs: int = -1
+        self,
+        ids: list[int],
+        max_tokens: int,
+        salt: str = "",
+        sampling: SamplingParams = SAMPLED,
+        num_logprobs: int = -1,
     ) -> int:
         """Queue a request; without ``salt`` it finds nothing of any other's prompt."""
         self.next_id += 1
@@ -169,7 +181,9 @@ class Run:
         self.finish()
         return self._found(len(texts), wall, before, after, ceilings)
 
-    def _found(self, batch: int, wall: float, before, after, ceilings: Ceilings) -> dict[str, float]:
+    def _found(
+        self, batch: int, wall: float, before: Stats, after: Stats, ceilings: Ceilings
+    ) -> dict[str, float]:
         """Return what ``wall`` seconds of decoding say, between two messages of ``Stats``."""
         steps = self._decode
         reads, hits = (
@@ -188,11 +202,12 @@ class Run:
 
     def ideal_s(self, reads: float, hits: float, batch: int, context: int, ceilings: Ceilings) -> float:
         """Return the seconds of a step that only moves its bytes, at the measured rates."""
-        sizes, config = self.engine.weights.sizes, self.engine.config
+        sizes, config = cast(SyntheticWeights, self.engine.weights).sizes, self.engine.config
         dense = sum(size for name, size in sizes.items() if not name.startswith("experts"))
         dense -= 0 if config.tie_word_embeddings else sizes["model.embed_tokens.weight"]
-        record = next(size for name, size in sizes.items() if name.startswith("experts"))
-        record /= config.experts.num_experts
+        assert config.experts is not None
+        bank = next(size for name, size in sizes.items() if name.startswith("experts"))
+        record = bank / config.experts.num_experts
         dense += batch * context * config.kv_bytes_per_token(2)
         if self.experts is None:
             return (dense + reads * record) / ceilings.copy
@@ -234,6 +249,7 @@ class Run:
         ids = self.tokens(request)
         first = next(
             each for each in self.sent if isinstance(each, Tokens) and each.request_id == request
-        ).logprobs[0]
+        ).logprobs
+        assert first is not None
         self.sent.clear()
-        return ids, dict(first.top)
+        return ids, dict(first[0].top)

@@ -5,6 +5,8 @@
 import itertools
 import multiprocessing
 import time
+from multiprocessing.synchronize import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +19,9 @@ def bench_routing() -> list[Row]:
     from ftd.kernels.route_topk_triton import route_topk
 
     rows = []
-    for tokens, options in itertools.product(
-        (1, 16, 2048),
-        (
-            {"num_chosen": 8},
-            {"num_chosen": 8, "scoring": "sigmoid", "num_groups": 8, "top_groups": 4, "scale": 2.5},
-        ),
-    ):
+    grouped = {"num_chosen": 8, "scoring": "sigmoid", "num_groups": 8, "top_groups": 4, "scale": 2.5}
+    kinds: tuple[dict[str, Any], ...] = ({"num_chosen": 8}, grouped)
+    for tokens, options in itertools.product((1, 16, 2048), kinds):
         experts = 256 if "num_groups" in options else 128
         logits = torch.randn(tokens, experts, device=DEVICE)
         ids, weights = route_topk(logits, **options)
@@ -89,7 +87,7 @@ def bench_fill() -> list[Row]:
     return rows
 
 
-def answer_forever(memory: torch.Tensor, tokens: int, ready) -> None:
+def answer_forever(memory: torch.Tensor, tokens: int, ready: Event) -> None:
     """Be the worker of a mailbox in shared memory: set ``ready``, then answer at once."""
     from ftd.kernels.expert_mailbox_triton import BELL, DONE, Mailbox
 

@@ -1,7 +1,7 @@
 """Times of kernels on a card, and the sizes and inputs that bench-gpu-experts measures experts with."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,11 +41,11 @@ def median_us(action: Callable[[], object], repeats: int = 9) -> float:
         action()
         end.record()
         end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end))
+        times.append(1e3 * float(begin.elapsed_time(end)))
     return statistics.median(times[3:])
 
 
-def graph_us(actions: list[Callable[[], object]]) -> float:
+def graph_us(actions: Sequence[Callable[[], object]]) -> float:
     """Return the microseconds of one of ``actions``, captured one after the other; each runs before that."""
     for action in actions[:1]:
         action()
@@ -66,7 +66,7 @@ def measure_ceilings() -> Ceilings:
     return Ceilings(copy_gb_per_s=copy, tflop_per_s=2 * 8192**3 / median_us(lambda: left @ right) / 1e6)
 
 
-def expert_inputs(tokens: int, experts: int = E):
+def expert_inputs(tokens: int, experts: int = E) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return x, ids and weights of ``tokens``."""
     x = torch.randn(tokens, D, device=DEVICE, dtype=torch.bfloat16)
     ids = torch.rand(tokens, experts, device=DEVICE).topk(K)[1].to(torch.int32)

@@ -136,7 +136,7 @@ class DeviceChooser:
         self.ids = out.ids
         staging.ids[:rows].copy_(out.ids, non_blocking=True)
         fetch = _Logprobs(out) if any(each.num_logprobs >= 0 for each in sequences) else None
-        event = None if self._device == "cpu" else self._torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = None if self._device == "cpu" else self._torch.cuda.Event()
         if event is not None:
             event.record()
 

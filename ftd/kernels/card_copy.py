@@ -25,7 +25,7 @@ def host_rate(num_bytes: int = HOST_BYTES) -> float:
 def _seconds(target: torch.Tensor, source: torch.Tensor) -> float:
     times = []
     for _ in range(REPEATS + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         target.copy_(source, non_blocking=True)
         end.record()

@@ -76,7 +76,7 @@ class Runner:
         found = {}
         for kind, members in kinds.items():
             graph = _captured(members, step)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             graph.replay()
             begin.record()
             for _ in range(repeats):

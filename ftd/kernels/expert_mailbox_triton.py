@@ -237,7 +237,7 @@ def _seconds(action: Callable[[], None], device: str) -> float:
         begin_s = time.perf_counter()
         action()
         return max(time.perf_counter() - begin_s, 1e-9)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     action()
     end.record()

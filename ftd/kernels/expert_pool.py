@@ -84,7 +84,7 @@ class ExpertPool:
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
         self._placements: dict[tuple[int, int], Placement] = {}
         beside = device != "cpu" and config.overlaps
-        self._copies = torch.cuda.Stream() if beside else None  # type: ignore[no-untyped-call]
+        self._copies = torch.cuda.Stream() if beside else None
         self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self._max_looks = MAX_LOOKS

@@ -129,7 +129,7 @@ class _Layers:
             begin_s = time.perf_counter()
             self._launch(tokens)
             return time.perf_counter() - begin_s
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
         self._graphs[tokens].replay()

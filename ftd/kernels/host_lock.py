@@ -17,7 +17,7 @@ class HostLocks:
         address, size = memory.data_ptr(), memory.nbytes
         if self._sizes.get(address, 0) >= size:
             return True
-        status = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))  # type: ignore[no-untyped-call]
+        status = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))
         if status == 0:
             self._sizes[address] = size
             return True
@@ -29,5 +29,5 @@ class HostLocks:
     def close(self) -> None:
         """Unlock everything."""
         for address in self._sizes:
-            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+            torch.cuda.cudart().cudaHostUnregister(address)
         self._sizes.clear()

@@ -30,7 +30,7 @@ class UploadRing:
         if self._is_card:
             # Copies from memory that is not locked are slower, and right
             self._locks.add(self._memory)
-        self._stream = torch.cuda.Stream() if self._is_card else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream() if self._is_card else None
         self._free: queue.Queue[tuple[torch.Tensor, torch.cuda.Event | None]] = queue.Queue()
         for buffer in torch.split(self._memory, buffer_bytes):
             self._free.put((buffer, None))

@@ -173,7 +173,7 @@ def save(
     if shards == 1:
         (folder / "model.safetensors").write_bytes(safetensors(tensors))
     else:
-        weight_map = {}
+        weight_map: dict[str, str] = {}
         for number in range(shards):
             name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
             part = names[number::shards]
