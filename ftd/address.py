@@ -1,12 +1,11 @@
 """Where a daemon listens and is called: host, port and path."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DEFAULT_PORT = 11434
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a daemon listens or is called."""
 
     scheme: str

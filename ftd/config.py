@@ -7,9 +7,8 @@ Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.f
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import appdirs
 
@@ -21,8 +20,7 @@ _HOME = "~/.ftd"
 _EXPERTS = re.compile(r"auto|fill|cpu|split=(0(\.\d+)?|1(\.0+)?)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(NamedTuple):
     """The daemon: where it listens, who may call it, how long models stay."""
 
     host: str = f"127.0.0.1:{DEFAULT_PORT}"
@@ -33,26 +31,17 @@ class ServerConfig:
     log_level: str = "info"
     no_history: bool = False
 
-    def __post_init__(self) -> None:
-        _check_range("FTD_MAX_QUEUE", self.max_queue, 1, 10**6)
-        _check_word("FTD_LOG_LEVEL", self.log_level, ("debug", "info", "warning", "error"))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryConfig:
+class RegistryConfig(NamedTuple):
     """The store and the registries it talks to."""
 
-    models_dir: Path = field(default_factory=lambda: Path(appdirs.user_data_dir("ftd")) / "models")
+    models_dir: Path
     no_prune: bool = False
     allow_private_registries: tuple[str, ...] = ()
     transfer_streams: int = 8
 
-    def __post_init__(self) -> None:
-        _check_range("FTD_TRANSFER_STREAMS", self.transfer_streams, 1, 64)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(NamedTuple):
     """The engine: 0 and "auto" become numbers in the plan, never here."""
 
     context_tokens: int = 0
@@ -65,27 +54,6 @@ class EngineConfig:
     gpu_memory_bytes: int = 0
     experts: str = "auto"
     experts_policy: str = "ftd"
-
-    def __post_init__(self) -> None:
-        _check_range("FTD_CONTEXT_LENGTH", self.context_tokens, 0, 2**24)
-        _check_range("FTD_NUM_PARALLEL", self.num_parallel, 0, 256)
-        _check_range("FTD_NUM_THREADS", self.num_threads, 0, 1024)
-        _check_range("FTD_PREFILL_CHUNK", self.prefill_chunk_tokens, 0, 16384)
-        _check_word("FTD_PRECISION", self.precision, choices.PRECISIONS)
-        _check_word("FTD_DEVICE", self.device, choices.DEVICES)
-        if not _EXPERTS.fullmatch(self.experts):
-            raise InvalidOption(f"FTD_EXPERTS must be auto, fill, cpu or split=F (0 to 1): {self.experts}")
-        _check_word("FTD_EXPERTS_POLICY", self.experts_policy, choices.EXPERTS_POLICIES)
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidOption(f"{name} must be between {low} and {high}: {value}")
-
-
-def _check_word(name: str, value: str, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise InvalidOption(f"{name} must be {choices.listed(words)}: {value}")
 
 
 def _text(value: str) -> str:
@@ -132,13 +100,22 @@ def _path(value: str) -> Path:
     return Path(_text(value)).expanduser()
 
 
+def _experts(value: str) -> str:
+    text = _text(value)
+    if not _EXPERTS.fullmatch(text):
+        raise InvalidOption(f"not auto, fill, cpu or split=F (0 to 1): {text!r}")
+    return text
+
+
 def _ollama_debug(value: str) -> str:
     return "debug" if _text(value) not in ("", "0", "false") else "info"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table: a field of a config, its variables, how a string becomes a value, its help."""
+class Setting(NamedTuple):
+    """One row of the table: a field of a config, its variables, how a string becomes a value, its help.
+
+    A number must lie ``between`` two, a word must be one of ``words``.
+    """
 
     section: type[ServerConfig] | type[RegistryConfig] | type[EngineConfig]
     name: str
@@ -147,6 +124,17 @@ class Setting:
     help: str
     ollama: str | None = None
     parse_ollama: Callable[[str], Any] | None = None
+    between: tuple[int, int] | None = None
+    words: tuple[str, ...] = ()
+
+    def check(self, value: Any) -> None:
+        """Raise InvalidOption if a value is none that is allowed."""
+        if self.between and not self.between[0] <= value <= self.between[1]:
+            raise InvalidOption(
+                f"{self.variable} must be between {self.between[0]} and {self.between[1]}: {value}"
+            )
+        if self.words and value not in self.words:
+            raise InvalidOption(f"{self.variable} must be {choices.listed(self.words)}: {value}")
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -183,7 +171,13 @@ SETTINGS: tuple[Setting, ...] = (
         "OLLAMA_LOAD_TIMEOUT",
     ),
     Setting(
-        ServerConfig, "max_queue", "FTD_MAX_QUEUE", _integer, "requests that may wait", "OLLAMA_MAX_QUEUE"
+        ServerConfig,
+        "max_queue",
+        "FTD_MAX_QUEUE",
+        _integer,
+        "requests that may wait",
+        "OLLAMA_MAX_QUEUE",
+        between=(1, 10**6),
     ),
     Setting(
         ServerConfig,
@@ -193,6 +187,7 @@ SETTINGS: tuple[Setting, ...] = (
         "debug, info, warning or error",
         "OLLAMA_DEBUG",
         _ollama_debug,
+        words=("debug", "info", "warning", "error"),
     ),
     Setting(
         ServerConfig, "no_history", "FTD_NOHISTORY", _boolean, "keep no REPL history", "OLLAMA_NOHISTORY"
@@ -213,6 +208,7 @@ SETTINGS: tuple[Setting, ...] = (
         _integer,
         "parallel streams of one transfer",
         "OLLAMA_MAX_TRANSFER_STREAMS",
+        between=(1, 64),
     ),
     Setting(
         EngineConfig,
@@ -221,6 +217,7 @@ SETTINGS: tuple[Setting, ...] = (
         _integer,
         "context window in tokens (0: chosen by memory)",
         "OLLAMA_CONTEXT_LENGTH",
+        between=(0, 2**24),
     ),
     Setting(
         EngineConfig,
@@ -229,20 +226,36 @@ SETTINGS: tuple[Setting, ...] = (
         _integer,
         "sequences decoded together (0: automatic)",
         "OLLAMA_NUM_PARALLEL",
+        between=(0, 256),
     ),
-    Setting(EngineConfig, "num_threads", "FTD_NUM_THREADS", _integer, "CPU threads (0: one a usable core)"),
-    Setting(EngineConfig, "precision", "FTD_PRECISION", _text, "fast (8-bit activations) or f32"),
+    Setting(
+        EngineConfig,
+        "num_threads",
+        "FTD_NUM_THREADS",
+        _integer,
+        "CPU threads (0: one a usable core)",
+        between=(0, 1024),
+    ),
+    Setting(
+        EngineConfig,
+        "precision",
+        "FTD_PRECISION",
+        _text,
+        "fast (8-bit activations) or f32",
+        words=choices.PRECISIONS,
+    ),
     Setting(
         EngineConfig,
         "prefill_chunk_tokens",
         "FTD_PREFILL_CHUNK",
         _integer,
         "tokens of one prefill step (0: by device)",
+        between=(0, 16384),
     ),
     Setting(
         EngineConfig, "host_memory_bytes", "FTD_HOST_MEMORY", _size, "host memory budget (0: what is free)"
     ),
-    Setting(EngineConfig, "device", "FTD_DEVICE", _text, "auto, cpu or cuda"),
+    Setting(EngineConfig, "device", "FTD_DEVICE", _text, "auto, cpu or cuda", words=choices.DEVICES),
     Setting(
         EngineConfig, "gpu_memory_bytes", "FTD_GPU_MEMORY", _size, "device memory budget (0: what is free)"
     ),
@@ -250,7 +263,7 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "experts",
         "FTD_EXPERTS",
-        _text,
+        _experts,
         "experts beyond the device's memory: auto, fill, cpu or split=F (F of them are fetched)",
     ),
     Setting(
@@ -259,12 +272,12 @@ SETTINGS: tuple[Setting, ...] = (
         "FTD_EXPERTS_POLICY",
         _text,
         "which experts stay on the device: ftd, lru or paper",
+        words=choices.EXPERTS_POLICIES,
     ),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     """All of the configuration, and for each setting where its value came from."""
 
     server: ServerConfig
@@ -311,15 +324,16 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         raise InvalidOption(
             f"unknown setting in config.toml: {unknown[0]}", f"known settings: {' '.join(sorted(known))}"
         )
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"models_dir": Path(appdirs.user_data_dir("ftd")) / "models"}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
         found = _find(setting, flags or {}, environ, file_values)
         if found is not None:
+            setting.check(found[0])
             values[setting.name], sources[setting.name] = found
 
     def build(section: Any) -> Any:
-        return section(**{f.name: values[f.name] for f in fields(section) if f.name in values})
+        return section(**{name: values[name] for name in section._fields if name in values})
 
     return Config(
         server=build(ServerConfig),

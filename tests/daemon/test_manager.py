@@ -3,11 +3,11 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from fake_engine import fake_command
+from msgspec.structs import replace
 
 from ftd import config, units
 from ftd.daemon.load_spec import LoadSpec, default_window
@@ -37,7 +37,7 @@ async def managers():
 
     async def make(command=None, **server):
         settings = config.load(environ={})
-        settings = replace(settings, server=replace(settings.server, **server))
+        settings = settings._replace(server=settings.server._replace(**server))
         manager = ModelManager(settings, command or fake_command())
         await manager.start()
         made.append(manager)
@@ -364,5 +364,5 @@ def test_default_window(free_bytes, trained, configured, window):
             }
         ),
     )
-    engine = replace(config.load(environ={}).engine, context_tokens=configured)
+    engine = config.load(environ={}).engine._replace(context_tokens=configured)
     assert default_window(info, engine, free_bytes) == window

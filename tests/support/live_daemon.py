@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
@@ -171,6 +171,6 @@ def _application(tmp_path, command, models, host, server):
     for seed, name in enumerate(models):
         add_model(store, name, seed=seed)
     settings = config.load(environ={})
-    settings = replace(settings, server=replace(settings.server, host=host, **server))
-    settings = replace(settings, registry=replace(settings.registry, models_dir=store.models_dir))
+    settings = settings._replace(server=settings.server._replace(host=host, **server))
+    settings = settings._replace(registry=settings.registry._replace(models_dir=store.models_dir))
     return store, make_app(settings, store, command or fake_command(reply=ids_of("Hello, world")))
