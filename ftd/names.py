@@ -6,7 +6,9 @@ Defaults: ``https``, ``registry.ollama.ai``, ``library``, ``latest``. Case is ke
 """
 
 import re
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd.errors import InvalidDigest, InvalidName
 
@@ -43,8 +45,7 @@ def parse_digest(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class ModelName:
+class ModelName(msgspec.Struct, frozen=True):
     """The four parts of a model name, each valid, plus the scheme its registry is reached by."""
 
     host: str

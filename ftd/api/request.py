@@ -5,8 +5,9 @@ wire body ── parse ──▶ CompletionRequest ── daemon ──▶ Delta
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ftd import units
 from ftd.api.jsontext import Fields
@@ -21,8 +22,7 @@ Think = bool | str | None
 Message = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for text. ``messages`` is None for a plain prompt; then ``prompt`` and its fields count.
 
     model: as the client wrote it. keep_alive_ns: None leaves what is set. template, system: None inherits.
@@ -34,7 +34,7 @@ class CompletionRequest:
 
     model: str
     stream: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     keep_alive_ns: int | None = None
     think: Think = None
     is_think_optional: bool = False
@@ -64,8 +64,7 @@ class CompletionRequest:
         return not self.messages if self.is_chat else not self.prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True):
     """A token, its exact bytes, the natural logarithm of its probability, and the best, descending."""
 
     token: str
@@ -74,8 +73,7 @@ class Logprob:
     top: Sequence["Logprob"] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True):
     """One call the model makes; ``idx`` counts within the answer."""
 
     id: str
@@ -84,8 +82,7 @@ class ToolCall:
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What one message of the engine adds to the answer."""
 
     content: str = ""
@@ -99,8 +96,7 @@ class Delta:
         return not (self.content or self.thinking or self.tool_calls or self.logprobs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an answer: why, and what it took.
 
     reason: stop, length, load or unload. stop: the stop string that ended it, if one did.

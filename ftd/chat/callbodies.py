@@ -14,8 +14,9 @@ in the length of the text; what is no call gives none.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from ftd.chat.literals import Literals
 
@@ -40,8 +41,7 @@ _NAME_MARK = re.compile(r"<tool_sep(?::\w{1,40})?>")
 _WORDS = frozenset(("function", "functions", "json", "tool", "call", "ARGS", "CALL_ID"))
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
+class ParsedCall(msgspec.Struct, frozen=True):
     """One call as the model wrote it."""
 
     name: str

@@ -11,7 +11,8 @@
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from ftd.chat.callbodies import Body
 
@@ -19,8 +20,7 @@ _GO_KEY = re.compile(r'"(arguments|parameters)":\s*\{\{')
 _SUFFIXED = re.compile(r"'(:\w{1,40})'")
 
 
-@dataclass(frozen=True, slots=True)
-class CallFormat:
+class CallFormat(msgspec.Struct, frozen=True):
     """``tag`` opens a call (``{``: a bare object that begins the answer), ``closer`` ends it if known.
 
     opening, ending: what stands around all calls of an answer. separator: between name and arguments

@@ -9,9 +9,10 @@ Arguments follow the schema of their tool: always where a call is forced, else w
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from ftd import log
 from ftd.chat.callbodies import kinds_of
@@ -26,8 +27,7 @@ MAX_CALLS = 64
 _ANY: dict[str, Any] = {"type": "object"}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(msgspec.Struct, frozen=True):
     """What a request says about calls. ``names``: the only tools that may be called, empty for all."""
 
     is_forced: bool = False
@@ -38,8 +38,7 @@ class ToolChoice:
 FREE_CHOICE = ToolChoice()
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
+class _Tool(msgspec.Struct, frozen=True):
     name: str
     schema: Mapping[str, Any]  # an object's
 

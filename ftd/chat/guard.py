@@ -15,9 +15,10 @@ texts of tokens that begin or end messages.
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from ftd.errors import InvalidRequest
 
@@ -44,8 +45,7 @@ MARKUP_TEXTS = frozenset(
 MAX_DEPTH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(msgspec.Struct, frozen=True):
     """A prompt as text, in which ``control`` texts without a ``seal`` inside stand for control tokens."""
 
     sealed: str
@@ -66,8 +66,7 @@ class Rendered:
         return Rendered(self.sealed + text, self.seal, self.control)
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(msgspec.Struct, frozen=True, dict=True):
     """Seals strings for one template; ``edges``: the template glues user text to parts of control tokens."""
 
     control: frozenset[str]

@@ -14,8 +14,9 @@ UTF-8 with or without BOM, UTF-16 with BOM; lines end in \\n, \\r\\n or \\r. Err
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import msgspec
 
 from ftd.chat import gojson, options
 from ftd.errors import InvalidModelfile, InvalidOption
@@ -30,22 +31,21 @@ _WORD = re.compile(r"([^ \t]*)([ \t])")
 _SEMVER = re.compile(r"v?(\d+(?:\.\d+){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
 
 
-@dataclass(slots=True)
-class Modelfile:
+class Modelfile(msgspec.Struct):
     """The fields of a Modelfile. ``from_`` has one entry a FROM line; ``warnings`` are for the person."""
 
-    from_: list[str] = field(default_factory=list)
+    from_: list[str] = []
     template: str | None = None
     system: str | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
-    messages: list[dict[str, str]] = field(default_factory=list)
-    licenses: list[str] = field(default_factory=list)
+    parameters: dict[str, Any] = {}
+    messages: list[dict[str, str]] = []
+    licenses: list[str] = []
     adapter: str | None = None
-    drafts: list[str] = field(default_factory=list)
+    drafts: list[str] = []
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = []
 
 
 def parse_modelfile(data: bytes, filename: str = "Modelfile") -> Modelfile:

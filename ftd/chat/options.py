@@ -8,8 +8,9 @@ warning in the log.
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from ftd import log
 from ftd.errors import InvalidOption
@@ -60,15 +61,14 @@ _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a request runs with. ``sampling`` holds the fields of SamplingParams that were set, ready for it.
 
     num_ctx: tokens, None for the default window; num_predict: tokens, negative for no limit; num_thread: 0
     automatic; device: auto, cpu or cuda, empty where it does not matter (a num_gpu of 0 means cpu).
     """
 
-    sampling: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = {}
     num_ctx: int | None = None
     num_predict: int = -1
     num_keep: int = 4

@@ -4,21 +4,21 @@ Tagged     thinking between tags, then content with tool calls in it        most
 Harmony    channels (``ftd.chat.harmony``)                                  gpt-oss
 """
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from ftd.chat.callbodies import ParsedCall
 from ftd.chat.thinking import Split, ThinkingSplitter
 from ftd.chat.toolcalls import ToolCallParser
 
 
-@dataclass(slots=True)
-class Output:
+class Output(msgspec.Struct):
     """Thinking, content and calls that one piece completed."""
 
     thinking: str = ""
     content: str = ""
-    calls: list[ParsedCall] = field(default_factory=list)
+    calls: list[ParsedCall] = []
 
 
 class OutputParser(Protocol):

@@ -7,8 +7,10 @@ order of its roles), the conversation is bent, step by step, until it is taken: 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd.chat import conversation
 from ftd.chat.conversation import Message
@@ -30,8 +32,7 @@ DEFAULT_GO = "{{ .Prompt }}"
 _LEVELS = {"max": "high"}
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True):
     """What probing found out about a template; True is the well-behaved answer."""
 
     plain_content: bool = True  # content may be a string; otherwise a list of parts

@@ -8,12 +8,12 @@
 Text that may still become a tag is held back, so the result does not depend on how the stream was cut.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Split:
+
+class Split(msgspec.Struct, frozen=True):
     """Text of both kinds that one piece completed."""
 
     thinking: str = ""

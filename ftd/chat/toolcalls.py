@@ -11,8 +11,9 @@ and the result does not depend on how the text was cut into pieces.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from ftd.chat.callbodies import ParsedCall, parse_body, schemas_of
 from ftd.chat.callformats import CallFormat
@@ -24,12 +25,11 @@ _PYTHON_TAG = "<|python_tag|>"
 _WITH_STRINGS = ("json", "named", "python")
 
 
-@dataclass(slots=True)
-class Parsed:
+class Parsed(msgspec.Struct):
     """Content and calls that one piece completed."""
 
     content: str = ""
-    calls: list[ParsedCall] = field(default_factory=list)
+    calls: list[ParsedCall] = []
 
 
 class _JsonScanner:

@@ -6,8 +6,10 @@ Keyed by manifest digest, so a model that is created or pulled anew is read anew
 import asyncio
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd import log
 from ftd.chat.renderer import Renderer
@@ -36,8 +38,7 @@ _UNKNOWN_DETAILS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """One model: its description, its vocabulary and its template."""
 
     info: ModelInfo

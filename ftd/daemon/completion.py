@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd import log
 from ftd.api.request import CompletionRequest, Delta, Done, Event
@@ -44,8 +46,7 @@ WINDOWS_PER_ANSWER = 10
 _log_ids = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
+class RenderedPrompt(msgspec.Struct, frozen=True):
     """Answer to a request that only wants to see its prompt."""
 
     text: str

@@ -3,8 +3,9 @@
 The window is the only number a request may choose: asked for, or configured, or what memory allows.
 """
 
-from dataclasses import dataclass
 from typing import Literal, cast
+
+import msgspec
 
 from ftd import machine
 from ftd.config import EngineConfig
@@ -19,8 +20,7 @@ _LAST_WINDOW_TOKENS = 32768
 _WINDOW_MEMORY_SHARE = 1 / 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSpec:
+class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One model and the window that a request needs; ``num_ctx`` None takes whatever is loaded.
 
     ``device`` empty or auto takes it wherever it is loaded.

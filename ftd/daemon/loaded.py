@@ -1,15 +1,15 @@
 """What the manager knows of the engine that is loaded, of who uses it and of who waits for one."""
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.runner import Runner
 from ftd.engine.messages import Memory, Ready
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One row of ``ps``. ``expires_at`` is seconds since the epoch, None for never."""
 
     spec: LoadSpec
@@ -22,16 +22,14 @@ class LoadedModel:
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """The right to use an engine until released. ``context_tokens`` is the window of one request on it."""
 
     runner: Runner
     context_tokens: int
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """A request for a model, until it is granted or refused."""
 
     spec: LoadSpec
@@ -39,8 +37,7 @@ class Waiter:
     granted: "asyncio.Future[LoadedEngine]"
 
 
-@dataclass(slots=True, eq=False)
-class LoadedEngine:
+class LoadedEngine(msgspec.Struct, eq=False):
     """A runner and how long it stays. ``is_doomed``: idle, about to be unloaded, serves nobody."""
 
     spec: LoadSpec

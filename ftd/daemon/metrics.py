@@ -6,8 +6,9 @@ metrics take to write.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Seconds: a decode step is at the left end, a cold load and a long prompt at the right
@@ -17,8 +18,7 @@ Labels = Mapping[str, str]
 _Key = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """What a metric counts. Names of counters end with ``_total``, units are seconds, bytes and tokens."""
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -58,18 +58,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One value, read now."""
 
     name: str
     value: float
-    labels: Labels = field(default_factory=dict)
+    labels: Labels = {}
 
 
-@dataclass(slots=True)
-class _Histogram:
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+class _Histogram(msgspec.Struct):
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     sum: float = 0.0
 
 

@@ -15,7 +15,6 @@ Everything here blocks and reads kilobytes to megabytes (the tokenizer); call it
 by their digest, so a result stays true for as long as the manifest digest stays the same.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -46,16 +45,14 @@ MAX_TEXT_BYTES = 4 << 20
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateSource:
+class TemplateSource(msgspec.Struct, frozen=True):
     """A chat template and the language that it is written in; ``none``: the prompt is sent as it is."""
 
     kind: Literal["jinja", "go", "none"] = "none"
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One stored model. ``digest`` is the hex of the manifest; ``size_bytes`` counts every blob once.
 
     blob_paths: digest -> file, the blobs named by the FTW config (what ``Load`` wants); ``tokenizer_json`` is
@@ -72,11 +69,11 @@ class ModelInfo:
     tokenizer_json: bytes = b""
     template: TemplateSource = TemplateSource()
     system: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    licenses: list[str] = field(default_factory=list)
+    parameters: dict[str, Any] = {}
+    messages: list[dict[str, Any]] = []
+    licenses: list[str] = []
     capabilities: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = {}
 
     @property
     def context_length(self) -> int:

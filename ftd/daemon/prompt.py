@@ -5,8 +5,10 @@ A prompt that does not fit the window is cut only where the request allows it, a
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd.api.request import CompletionRequest, Message
 from ftd.chat.guard import Rendered
@@ -19,8 +21,7 @@ from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
 _SHORT_CHARS = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine continues. ``text`` is what people see of it.
 
     template: the one it was rendered with, None for a raw prompt. is_thinking: it ends inside of thinking.

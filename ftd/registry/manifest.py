@@ -10,7 +10,6 @@ its parts. Every digest is checked here, at parse time, so no later path can be 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,8 +23,7 @@ MAX_MANIFEST_BYTES = 4 * 2**20
 _MAX_SIZE_BYTES = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True):
     """What a manifest says of one blob; ``origin`` is the model it was first part of (``from``)."""
 
     media_type: str
@@ -35,13 +33,12 @@ class Descriptor:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """A parsed manifest together with its exact bytes."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
-    raw: bytes = field(repr=False)
+    raw: bytes
     media_type: str = MANIFEST_V2
 
     @property

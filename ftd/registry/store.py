@@ -18,9 +18,11 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd.errors import CorruptData, InvalidName, InvalidRequest, ModelNotFound
 from ftd.names import ModelName
@@ -35,8 +37,7 @@ STALE_PARTIAL_S = 14 * 24 * 3600
 _ANY_DIGEST = re.compile(rb"sha256[:-]([0-9a-f]{64})")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredModel:
+class StoredModel(msgspec.Struct, frozen=True):
     """One row of the list: a name, its manifest, and when the manifest was written (local time zone)."""
 
     name: ModelName
