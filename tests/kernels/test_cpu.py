@@ -127,3 +127,9 @@ def test_no_more_threads_run_at_once_than_cores_and_quota_allow(
     monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _: set(range(allowed)))
     monkeypatch.setattr(cpu, "quota_cores", lambda: quota)
     assert cpu.most_threads() == most
+
+
+def test_every_instruction_set_is_tested_here() -> None:
+    """Fixtures of the kernel tests leave out what the machine has not; this is where they say so."""
+    if missing := cpu.ISA_LEVELS[cpu.ISA_LEVELS.index(cpu.detected_isa()) + 1 :]:
+        pytest.skip(f"kernels run without {', '.join(missing)}: this machine has {cpu.detected_isa()}")

@@ -8,9 +8,8 @@ from banks import random_bank
 from numpy.typing import NDArray
 from weights import random_matrix
 
-from ftd.kernels import cpu
 from ftd.kernels._graph_cy import CpuGraph
-from ftd.kernels._pool import Pool, set_isa
+from ftd.kernels._pool import Pool
 from ftd.kernels.graph_ref import ReferenceGraph
 
 PAGE, PAGES = 4, 16
@@ -89,19 +88,10 @@ def step(
 STEPS = [([5, 1, 9], [0, 0, 0]), ([1, 1, 1], [5, 1, 9]), ([3, 2, 17], [6, 2, 10]), ([1], [9])]
 
 
-@pytest.fixture(params=["scalar", "avx2", "avx512", "amx"])
-def level(request: pytest.FixtureRequest) -> Any:
-    if cpu.ISA_LEVELS.index(request.param) > cpu.ISA_LEVELS.index(cpu.detected_isa()):
-        pytest.skip(f"this machine has {cpu.detected_isa()}")
-    before = set_isa(request.param)
-    yield request.param
-    set_isa(before)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("precision", ["f32", "fast"])
 def test_a_small_transformer_matches_the_reference(
-    precision: str, dtype: Any, level: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+    precision: str, dtype: Any, isa: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
 ) -> None:
     reference = ReferenceGraph(None, precision=precision, **LIMITS)
     graph = CpuGraph(pools[2], precision=precision, **LIMITS)
@@ -123,7 +113,7 @@ def test_a_small_transformer_matches_the_reference(
 
 
 def test_a_batch_gives_the_bits_of_its_sequences_alone(
-    level: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
+    isa: str, pools: tuple[Pool | None, ...], rng: np.random.Generator
 ) -> None:
     together, alone = CpuGraph(pools[1], **LIMITS), CpuGraph(pools[3], **LIMITS)
     many, one = small_model(together)[0], small_model(alone)[0]
@@ -143,9 +133,7 @@ def test_a_batch_gives_the_bits_of_its_sequences_alone(
             np.testing.assert_array_equal(alone.view(one)[0], batch[b])
 
 
-def test_a_prompt_in_chunks_gives_the_bits_of_the_prompt_at_once(
-    level: str, rng: np.random.Generator
-) -> None:
+def test_a_prompt_in_chunks_gives_the_bits_of_the_prompt_at_once(isa: str, rng: np.random.Generator) -> None:
     whole, parts = CpuGraph(None, **LIMITS), CpuGraph(None, **LIMITS)
     logits, chunked = small_model(whole)[0], small_model(parts)[0]
     arrays = step([23], [0], rng)
