@@ -130,7 +130,7 @@ def test_arrays_that_do_not_fit_are_refused(box: Box) -> None:
 
 @pytest.mark.parametrize("num_threads", [2, 8])
 def test_threads_that_come_late_take_no_part_of_the_message_that_follows(num_threads: int) -> None:
-    """The card writes a message before it rings: who reads the last one finds more items than before."""
+    """The card writes a message before it rings: who reads the last one late finds more items than it had."""
     made, few, many = Box(), [4, -1, -1], [3, 1, 2]
     rng = np.random.default_rng(5)
     made.x[:] = rng.standard_normal(made.x.shape)
