@@ -122,6 +122,7 @@ def pieces(source: str, variables: Mapping[str, Any]) -> Iterator[str]:
     yield from compiled(source).generate(**variables)
 
 
+@lru_cache(maxsize=_MAX_COMPILED)
 def literals(source: str) -> list[str]:
     """Return the texts that the template writes by itself: data between tags, and string constants."""
     tree = _ENVIRONMENT.parse(source)

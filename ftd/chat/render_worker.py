@@ -18,6 +18,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import jinja2
@@ -59,6 +60,8 @@ def _joined(pieces: Iterable[str], max_chars: int) -> str:
 
 def _literals(kind: str, source: str) -> list[str]:
     if kind == "jinja":
+        with suppress(jinja2.TemplateError):  # rendering meets it again
+            jinja_environment.compiled(source)
         return jinja_environment.literals(source)
     return go_literals(parse(source))
 

@@ -49,18 +49,16 @@ class Renderer:
         """Process id of the worker, None while there is none."""
         return self._process.pid if self._process else None
 
-    async def start(self) -> None:
-        """Start the worker if there is none, so that the first template need not wait for it."""
-        async with self._lock:
-            await self._started()
-
     async def render(self, kind: str, source: str, variables: dict[str, Any], seal: str = "") -> str:
         """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong."""
         request = {"op": "render", "kind": kind, "source": source, "variables": variables, "seal": seal}
         return str((await self._ask(request))["text"])
 
     async def literals(self, kind: str, source: str) -> list[str]:
-        """Return the texts that a template writes by itself; raise InvalidTemplate if it does not parse."""
+        """Return the texts that a template writes by itself; raise InvalidTemplate if it does not parse.
+
+        Called early it has the worker started and the template compiled before they are needed.
+        """
         reply = await self._ask({"op": "literals", "kind": kind, "source": source})
         return [str(text) for text in reply["literals"]]
 

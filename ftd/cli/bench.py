@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ftd import config
-from ftd.chat.tokenizer import Tokenizer
 from ftd.cli import bench_bandwidth, output
 from ftd.daemon import modelinfo
 from ftd.engine import bench, record, routing
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption(
             "no model is named", "ftd bench MODEL, ftd bench bandwidth, or ftd bench --routing FILE"
         )
-    info = _read(options.model, tokenizer=False)
+    info = modelinfo.read_model(_store(), parse_name(options.model))
     result = bench.run(
         info.config_path,
         info.blob_paths,
@@ -43,9 +42,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(model: str, *, tokenizer: bool) -> modelinfo.ModelInfo:
-    store = Store(config.load().registry.models_dir)
-    return modelinfo.read_model(store, parse_name(model), tokenizer=tokenizer)
+def _store() -> Store:
+    return Store(config.load().registry.models_dir)
 
 
 def _routing(options: argparse.Namespace) -> int:
@@ -77,7 +75,7 @@ def _routing(options: argparse.Namespace) -> int:
 
 
 def _record(options: argparse.Namespace, ids: list[int] | None, decode_tokens: int) -> routing.Trace:
-    info = _read(options.model, tokenizer=options.text is not None)
+    info = modelinfo.read_model(_store(), parse_name(options.model))
     if ids is None and options.text is None:
         bos_id = info.config.tokens.bos_id
         ids = [next(iter(info.config.tokens.eos_ids), 0) if bos_id is None else bos_id]
@@ -101,7 +99,7 @@ def _encode(path: Path, info: modelinfo.ModelInfo) -> list[int]:
             text = file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
     except OSError as exc:
         raise InvalidOption(f"cannot read the text: {exc.strerror}: {path}") from exc
-    return Tokenizer.from_json(info.tokenizer_json, info.config.tokens).encode_document(text)
+    return modelinfo.read_tokenizer(_store(), info).encode_document(text)
 
 
 def _capacities(text: str | None) -> list[float]:

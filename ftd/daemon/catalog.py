@@ -6,7 +6,7 @@ Keyed by manifest digest, so a model that is created or pulled anew is read anew
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,10 @@ from ftd.registry.store import Store
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
+NOT_FOUND = "model '{}' not found"
 _KEPT_MODELS = 4
-# The tokenizers library does not release the interpreter for the tenth of a second in which it reads a
-# vocabulary; processes that work beside it are started before
-_HEAD_START_S = 0.01
 _UNKNOWN_DETAILS: dict[str, Any] = {
     "parent_model": "",
     "format": "",
@@ -56,15 +56,16 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.renderer = Renderer()
+        self._infos: OrderedDict[str, ModelInfo] = OrderedDict()
         self._models: OrderedDict[str, Model] = OrderedDict()
         self._lock = asyncio.Lock()
-        self._starting: asyncio.Task[None] | None = None
+        self._parsing: asyncio.Task[list[str]] | None = None
 
     async def close(self) -> None:
         """End the renderer's process."""
         await self.renderer.close()
 
-    async def find(self, text: str, missing: str = "model '{}' not found") -> tuple[ModelName, Manifest]:
+    async def find(self, text: str, missing: str = NOT_FOUND) -> tuple[ModelName, Manifest]:
         """Return the stored spelling and the manifest of a model; raise ModelNotFound or InvalidName.
 
         ``missing``: the wording of the error; the braces are replaced by the name as the client wrote it.
@@ -82,53 +83,57 @@ class Catalog:
         except ModelNotFound as exc:
             raise ModelNotFound(missing.format(text), f"ftd pull {name.display}") from exc
 
+    async def info(self, text: str, missing: str = NOT_FOUND) -> ModelInfo:
+        """Return what the store says of a model; nothing of it is read but small blobs."""
+        return await self._info(*await self.find(text, missing))
+
+    async def _info(self, name: ModelName, manifest: Manifest) -> ModelInfo:
+        info = self._infos.get(manifest.digest)
+        if info is None:
+            info = await asyncio.to_thread(modelinfo.info_of, self.store, name, manifest)
+            _keep(self._infos, manifest.digest, info)
+        return info if info.name == name else replace(info, name=name)
+
     async def begin(self, text: str) -> "tuple[ModelInfo, asyncio.Future[Model]]":
         """Return what the store says of a model, and the model itself to come.
 
-        Its tokenizer is read and its template's process starts meanwhile; nobody need wait for them.
+        Its tokenizer is read and its template parsed meanwhile; nobody need wait for them.
         """
-        name, manifest = await self.find(text)
-        model = self._models.get(manifest.digest)
-        if model is not None:
+        info = await self.info(text)
+        if info.digest in self._models:
             done: asyncio.Future[Model] = asyncio.get_running_loop().create_future()
-            done.set_result(self._named(model, name))
-            return done.result().info, done
-        info = await asyncio.to_thread(modelinfo.info_of, self.store, name, manifest, tokenizer=False)
-        coming = asyncio.create_task(self._get_later(name, manifest))
-        coming.add_done_callback(_seen)
+            done.set_result(await self._model(info))
+            return info, done
         if info.template.kind != "none":
-            self._starting = asyncio.create_task(self.renderer.start())
-            self._starting.add_done_callback(_seen)
+            self._parsing = asyncio.create_task(
+                self.renderer.literals(info.template.kind, info.template.text)
+            )
+            self._parsing.add_done_callback(_seen)
+        coming = asyncio.create_task(self._model_later(info))
+        coming.add_done_callback(_seen)
         return info, coming
 
-    async def _get_later(self, name: ModelName, manifest: Manifest) -> Model:
-        await asyncio.sleep(_HEAD_START_S)
-        return await self._get(name, manifest)
+    async def _model_later(self, info: ModelInfo) -> Model:
+        # The tokenizers library keeps the interpreter while it reads a vocabulary. Two turns of the loop, in
+        # which the renderer's process starts and the engine is told what to load, come first
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return await self._model(info)
 
-    async def get(self, text: str, missing: str = "model '{}' not found") -> Model:
+    async def get(self, text: str, missing: str = NOT_FOUND) -> Model:
         """Return a model with its tokenizer and template, read on first use."""
-        return await self._get(*await self.find(text, missing))
+        return await self._model(await self.info(text, missing))
 
-    async def _get(self, name: ModelName, manifest: Manifest) -> Model:
-        model = self._models.get(manifest.digest)
+    async def _model(self, info: ModelInfo) -> Model:
+        model = self._models.get(info.digest)
         if model is None:
             async with self._lock:
-                model = self._models.get(manifest.digest)
-                if model is None:
-                    model = await asyncio.to_thread(self._read, name, manifest)
-                    self._models[manifest.digest] = model
-                    while len(self._models) > _KEPT_MODELS:
-                        self._models.popitem(last=False)
-        return self._named(model, name)
+                model = self._models.get(info.digest) or await self._read(info)
+        _keep(self._models, info.digest, model)
+        return model if model.info.name == info.name else replace(model, info=info)
 
-    def _named(self, model: Model, name: ModelName) -> Model:
-        """Return a kept model under the name that it was asked for by."""
-        self._models.move_to_end(model.info.digest)
-        return model if model.info.name == name else replace(model, info=replace(model.info, name=name))
-
-    def _read(self, name: ModelName, manifest: Manifest) -> Model:
-        info = modelinfo.info_of(self.store, name, manifest)
-        tokenizer = Tokenizer.from_json(info.tokenizer_json, info.config.tokens)
+    async def _read(self, info: ModelInfo) -> Model:
+        tokenizer = await asyncio.to_thread(modelinfo.read_tokenizer, self.store, info)
         return Model(info, tokenizer, self.template(info, tokenizer, info.template.kind, info.template.text))
 
     def template(self, info: ModelInfo, tokenizer: Tokenizer, kind: str, source: str) -> ChatTemplate:
@@ -142,6 +147,14 @@ class Catalog:
             eos_token=tokenizer.token_text(tokens.eos_ids[0] if tokens.eos_ids else None),
             control=tokenizer.control_texts(source),
         )
+
+
+def _keep(kept: OrderedDict[str, _T], digest: str, value: _T) -> None:
+    """Put a value last, and drop the first of too many."""
+    kept[digest] = value
+    kept.move_to_end(digest)
+    while len(kept) > _KEPT_MODELS:
+        kept.popitem(last=False)
 
 
 def _seen(task: "asyncio.Task[Any]") -> None:
@@ -170,7 +183,7 @@ class Summaries:
         digest = manifest.digest
         if digest not in self._by_digest:
             try:
-                info = modelinfo.info_of(self._store, name, manifest, tokenizer=False)
+                info = modelinfo.info_of(self._store, name, manifest)
                 summary = (info.details, info.capabilities)
             except FtdError as exc:
                 logger.warning(log.fields("model not readable", model=name.display, error=exc.message))

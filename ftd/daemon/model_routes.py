@@ -10,7 +10,6 @@ from aiohttp import web
 
 from ftd.api import jsontext
 from ftd.api.jsontext import Fields
-from ftd.daemon import modelinfo
 from ftd.daemon.catalog import parse_model_name
 from ftd.daemon.loaded import LoadedModel
 from ftd.daemon.middleware import is_anthropic
@@ -142,17 +141,13 @@ async def show(request: web.Request) -> web.Response:
     text = name_of(fields)
     if not text:
         raise InvalidRequest("model is required")
-    name = parse_model_name(text)
-    store = request.app[SERVICES].store
+    services = request.app[SERVICES]
+    info = await services.catalog.info(text, f"model '{parse_model_name(text).display}' not found")
 
     def read() -> dict[str, Any]:
-        try:
-            info = modelinfo.read_model(store, name, tokenizer=False)
-        except ModelNotFound as exc:
-            raise ModelNotFound(f"model '{name.display}' not found", exc.hint) from exc
         return describe(
             info,
-            next(model.modified for model in store.list() if model.name == info.name),
+            services.store.modified(info.name),
             fields.flag("verbose"),
             fields.text("system"),
             fields.mapping("options"),

@@ -22,6 +22,7 @@ import msgspec
 
 from ftd import units
 from ftd.chat.templates import template_capabilities
+from ftd.chat.tokenizer import Tokenizer
 from ftd.errors import BlobNotFound, DamagedBlob, Unsupported
 from ftd.ftw.format import ENCODER_TYPES, FtwConfig, parse_config
 from ftd.names import ModelName
@@ -55,8 +56,7 @@ class TemplateSource(msgspec.Struct, frozen=True):
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One stored model. ``digest`` is the hex of the manifest; ``size_bytes`` counts every blob once.
 
-    blob_paths: digest -> file, the blobs named by the FTW config (what ``Load`` wants); ``tokenizer_json`` is
-    empty when the model was read with ``tokenizer=False``.
+    blob_paths: digest -> file, the blobs named by the FTW config (what ``Load`` wants).
     """
 
     name: ModelName
@@ -66,7 +66,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     config: FtwConfig
     config_path: Path
     blob_paths: dict[str, Path]
-    tokenizer_json: bytes = b""
     template: TemplateSource = TemplateSource()
     system: str = ""
     parameters: dict[str, Any] = {}
@@ -81,23 +80,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         return _number(self.config, "max_position_embeddings")
 
 
-def read_model(store: Store, name: ModelName, *, tokenizer: bool = True) -> ModelInfo:
+def read_model(store: Store, name: ModelName) -> ModelInfo:
     """Read a stored model; raise ModelNotFound, DamagedBlob, BlobNotFound or Unsupported."""
     found = store.resolve(name)
-    manifest = store.read(found)
-    return info_of(store, found, manifest, tokenizer=tokenizer)
+    return info_of(store, found, store.read(found))
 
 
-def info_of(store: Store, name: ModelName, manifest: Manifest, *, tokenizer: bool = True) -> ModelInfo:
+def info_of(store: Store, name: ModelName, manifest: Manifest) -> ModelInfo:
     """Return what ``manifest`` says about the model called ``name``."""
     if manifest.config.media_type != MEDIA_CONFIG:
         raise Unsupported(f"model is not stored as FTW: {name.display}", "create it again from its GGUF file")
     config = parse_config(_read(store, manifest.config.digest, MAX_CONFIG_BYTES))
     by_type: dict[str, list[bytes]] = {}
     for layer in manifest.layers:
-        limit = MAX_TOKENIZER_BYTES if layer.media_type == MEDIA_TOKENIZER else MAX_TEXT_BYTES
-        if layer.media_type in _SMALL and (tokenizer or layer.media_type != MEDIA_TOKENIZER):
-            by_type.setdefault(layer.media_type, []).append(_read(store, layer.digest, limit))
+        if layer.media_type in _SMALL:
+            by_type.setdefault(layer.media_type, []).append(_read(store, layer.digest, MAX_TEXT_BYTES))
     template = _template(by_type)
     return ModelInfo(
         name=name,
@@ -107,7 +104,6 @@ def info_of(store: Store, name: ModelName, manifest: Manifest, *, tokenizer: boo
         config=config,
         config_path=store.blobs.path(manifest.config.digest),
         blob_paths={blob.digest: store.blobs.path(blob.digest) for blob in config.blobs},
-        tokenizer_json=_last(by_type, MEDIA_TOKENIZER),
         template=template,
         system=_text(by_type, MEDIA_SYSTEM),
         parameters=_json(by_type, MEDIA_PARAMS, dict[str, Any]) or {},
@@ -116,6 +112,13 @@ def info_of(store: Store, name: ModelName, manifest: Manifest, *, tokenizer: boo
         capabilities=capabilities(config, template),
         details=details(config, next((x.origin for x in manifest.layers if x.origin), "")),
     )
+
+
+def read_tokenizer(store: Store, info: ModelInfo) -> Tokenizer:
+    """Return the vocabulary of a model; raise BlobNotFound or DamagedBlob."""
+    layers = [layer for layer in info.manifest.layers if layer.media_type == MEDIA_TOKENIZER]
+    data = _read(store, layers[-1].digest, MAX_TOKENIZER_BYTES) if layers else b""
+    return Tokenizer.from_json(data, info.config.tokens)
 
 
 def read_json(store: Store, layer: Descriptor) -> dict[str, Any]:
@@ -162,7 +165,6 @@ def details(config: FtwConfig, parent: str = "") -> dict[str, Any]:
 
 _SMALL = frozenset(
     (
-        MEDIA_TOKENIZER,
         MEDIA_JINJA,
         MEDIA_GO_TEMPLATE,
         MEDIA_SYSTEM,

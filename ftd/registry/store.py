@@ -77,6 +77,13 @@ class Store:
         except CorruptData as exc:
             raise CorruptData(f"manifest of {name.display}: {exc.message}", "pull the model again") from exc
 
+    def modified(self, name: ModelName) -> datetime:
+        """Return when the manifest of a resolved name was written (local time zone); raise ModelNotFound."""
+        try:
+            return _modified(self._path(name))
+        except FileNotFoundError:
+            raise ModelNotFound(f"model '{name.display}' not found") from None
+
     def has(self, name: ModelName) -> bool:
         """Say whether a manifest of this name is there, readable or not."""
         return self._path(self.resolve(name)).is_file()
@@ -120,11 +127,9 @@ class Store:
         models = []
         for name, path in self._walk():
             try:
-                modified = path.stat().st_mtime
-                manifest = parse_manifest(_read_bounded(path))
+                models.append(StoredModel(name, parse_manifest(_read_bounded(path)), _modified(path)))
             except (OSError, CorruptData):
                 continue
-            models.append(StoredModel(name, manifest, datetime.fromtimestamp(modified).astimezone()))
         return sorted(models, key=lambda model: model.modified, reverse=True)
 
     def tags(self, name: ModelName) -> Sequence[str]:
@@ -240,6 +245,10 @@ class Store:
             yield
         finally:
             os.close(fd)
+
+
+def _modified(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
 
 
 def _existing_spelling(folder: Path, part: str) -> str:

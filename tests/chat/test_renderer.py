@@ -99,6 +99,13 @@ async def test_concurrent_renders_get_their_own_answers(renderer: Renderer) -> N
 
 async def test_a_worker_can_be_started_before_it_is_needed() -> None:
     async with Renderer() as renderer:
-        await asyncio.gather(renderer.start(), renderer.start())
+        await asyncio.gather(*(renderer.literals("jinja", "a{{ x }}") for _ in range(2)))
         pid = renderer.pid
         assert await renderer.render("jinja", "a{{ x }}", {"x": 1}) == "a1" and renderer.pid == pid
+
+
+async def test_literals_of_what_parses_and_does_not_compile(renderer: Renderer) -> None:
+    source = "a{{ x | nosuchfilter }}"
+    assert await renderer.literals("jinja", source) == ["a"]
+    with pytest.raises(InvalidTemplate, match="nosuchfilter"):
+        await renderer.render("jinja", source, {"x": 1})

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ftd.chat.tokenizer import Tokenizer
 from ftd.cli import bench, bench_bandwidth
 from ftd.engine.bench import Result
 from ftd.engine.routing import Trace
@@ -56,7 +57,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return RESULT
 
     info = SimpleNamespace(config_path=Path("/c"), blob_paths={"sha256:a": Path("/a")})
-    monkeypatch.setattr(bench.modelinfo, "read_model", lambda store, name, tokenizer: info)
+    monkeypatch.setattr(bench.modelinfo, "read_model", lambda store, name: info)
     monkeypatch.setattr(bench.bench, "run", run)
     return called
 
@@ -110,10 +111,11 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
         config_path=Path("/c"),
         blob_paths={},
         config=SimpleNamespace(tokens=tokens),
-        tokenizer_json=WORDS,
         context_length=10,
     )
-    monkeypatch.setattr(bench.modelinfo, "read_model", lambda store, name, tokenizer: info)
+    monkeypatch.setattr(bench.modelinfo, "read_model", lambda store, name: info)
+    words = Tokenizer.from_json(WORDS, tokens)
+    monkeypatch.setattr(bench.modelinfo, "read_tokenizer", lambda store, info: words)
     monkeypatch.setattr(bench.record, "record", record_ids)
     return calls
 

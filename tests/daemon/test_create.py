@@ -16,7 +16,6 @@ import pytest_asyncio
 
 from ftd.chat.renderer import Renderer
 from ftd.chat.templates import ChatTemplate
-from ftd.chat.tokenizer import Tokenizer
 from ftd.daemon import create as create_module
 from ftd.daemon import modelinfo
 from ftd.daemon.create import convert, create
@@ -374,7 +373,7 @@ async def test_a_real_model_prompts_as_in_llama_cpp(
 ) -> None:
     await made(store, renderer, files=upload(store, await asyncio.to_thread(smollm2_gguf.read_bytes)))
     info = read_model(store, parse_name("m"))
-    tokenizer = Tokenizer.from_json(info.tokenizer_json, info.config.tokens)
+    tokenizer = modelinfo.read_tokenizer(store, info)
     control = tokenizer.control_texts(info.template.text)
     template = ChatTemplate(info.template.text, renderer, kind=info.template.kind, control=control)
     rendered = await template.render([{"role": "user", "content": "What is the capital of France?"}])

@@ -73,6 +73,9 @@ def test_the_list_is_newest_first_and_skips_what_does_not_parse(store: Store) ->
     models = store.list()
     assert [model.name.model for model in models] == ["new", "middle", "old"]
     assert all(model.modified.tzinfo is not None for model in models)
+    assert all(store.modified(model.name) == model.modified for model in models)
+    with pytest.raises(ModelNotFound):
+        store.modified(parse_name("nope"))
     with pytest.raises(CorruptData, match="manifest of broken:latest"):
         store.read(parse_name("broken"))
 
