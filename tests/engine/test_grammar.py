@@ -55,13 +55,21 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
     return write_ftw(tiny.make("llama"), tmp_path_factory.mktemp("ftw"))
 
 
-@pytest.fixture
-def serving(load: Load) -> Iterator[Serving]:
+@pytest.fixture(scope="module")
+def shared(load: Load) -> Iterator[Serving]:
     """An engine that has loaded it and knows its vocabulary."""
     serving = Serving(load)
     serving.engine.learn(VOCABULARY)
     yield serving
     serving.close()
+
+
+@pytest.fixture
+def serving(shared: Serving) -> Iterator[Serving]:
+    """The same without what it sent to other tests; nothing may be left to do."""
+    shared.sent.clear()
+    yield shared
+    assert not shared.engine.has_work
 
 
 def test_random_text_is_in_the_grammar_and_ends_with_it(serving: Serving) -> None:
@@ -217,13 +225,20 @@ def test_vocabulary_comes_first_and_once(load: Load) -> None:
     serving.close()
 
 
-@pytest.fixture(params=[True, False], ids=["apart", "inside"])
-def grammars(request: pytest.FixtureRequest) -> Iterator[Grammars]:
+@pytest.fixture(scope="module", params=[True, False], ids=["apart", "inside"])
+def shared_grammars(request: pytest.FixtureRequest) -> Iterator[Grammars]:
     """Constraints without an engine, their matchers in a process of their own and in this one."""
     grammars = Grammars(is_apart=request.param)
     grammars.learn(VOCABULARY)
     yield grammars
     grammars.close()
+
+
+@pytest.fixture
+def grammars(shared_grammars: Grammars) -> Grammars:
+    """The same without the matchers that other tests left."""
+    shared_grammars._idle.clear()
+    return shared_grammars
 
 
 def allowed(constraint: Constraint) -> set[int]:
