@@ -25,8 +25,8 @@ GRAPH_BYTES = 16 << 20
 POOL_BYTES = 48 << 20
 # … and what the allocator of torch rounds up.
 ROUNDING_BYTES = 32 << 20
-# Rows of the captured graphs: those of ``ftd.kernels.cuda_runner``
-GRAPH_ROWS = (1, 2, 4, 8, 16)
+# Rows of the captured graphs of decode, and how many are of prompts; as in ``ftd.kernels.cuda_runner``
+GRAPH_ROWS, NUM_PROMPT_GRAPHS = (1, 2, 4, 8, 16), 3
 # Sizes are counted for so many tokens at a time, so that few recordings answer all
 _STEP_TOKENS, _WINDOW_TOKENS = 64, 4096
 # Tokens of the largest step, sequences, tokens of a window -> bytes
@@ -72,6 +72,6 @@ def workspace(
 def overhead(context_bytes: int, max_sequences: int, has_pool: bool) -> int:
     """Return what a process takes beside what it allocates. has_pool: not all experts are on the card."""
     largest = min(max_sequences, GRAPH_ROWS[-1])
-    num_graphs = sum(rows < largest for rows in GRAPH_ROWS) + 1
+    num_graphs = sum(rows < largest for rows in GRAPH_ROWS) + 1 + NUM_PROMPT_GRAPHS
     pool_bytes = POOL_BYTES if has_pool else 0
     return context_bytes + KERNEL_BYTES + num_graphs * GRAPH_BYTES + pool_bytes + ROUNDING_BYTES

@@ -3,21 +3,27 @@
     program (heads, block)     heads of one key-value head times neighbouring tokens of one sequence
       keys that every row sees, without masks ─▶ the rest, masked
 
-Which tokens of which sequences: a list of blocks that ``prefill_blocks`` makes on the host.
+Which tokens of which sequences: a list of blocks that ``prefill_blocks`` makes on the host. A few of them
+would leave most of a card idle, so each is listed several times and every program takes a share of its keys:
+
+    program (heads, block, share)  ─▶ maximum, sum, mixed values ─▶ workspace
+    the same, in another kernel    ─▶ merges a share of the block's rows
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
+from ftd.kernels.attention_merge_triton import merge_shares
+from ftd.kernels.attention_spread import Spread
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
 from ftd.kernels.shapes import expect
 
 # Heads that share a program: at most this many, so that a block is at least 8 tokens.
 MAX_HEADS = 16
+# Programs that fill the 132 multiprocessors of an H200 once: a tile takes more than half of one's memory.
+WANTED_PROGRAMS = 128
 
 # By the channels of a head, padded to a power of two, and whether the pages are f32.
 TILES = {
@@ -42,8 +48,10 @@ def _prefill_kernel(
     blocks_ptr,
     sinks_ptr,
     out_ptr,
+    parts_ptr,
     # sizes
     scale,
+    cells,
     # strides
     q_stride,
     out_stride,
@@ -55,6 +63,7 @@ def _prefill_kernel(
     HEADS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    SPLIT: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     C: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -67,8 +76,10 @@ def _prefill_kernel(
     chunks: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     tokens: tl.constexpr = BLOCK_M // HEADS
     kv_head = chunk // chunks
-    sequence = tl.load(blocks_ptr + 2 * block).to(tl.int64)
-    first_token = tl.load(blocks_ptr + 2 * block + 1)
+    sequence = tl.load(blocks_ptr + 4 * block).to(tl.int64)
+    if sequence < 0:
+        return
+    first_token = tl.load(blocks_ptr + 4 * block + 1)
     end_token = tl.load(q_start_ptr + sequence + 1)
 
     # rows: HEADS heads of one token, then of the next
@@ -92,15 +103,24 @@ def _prefill_kernel(
     v_ptr += kv_head * head_stride
     table_ptr += sequence * table_stride
 
-    # keys that all rows see, then those that some see
-    start = 0
+    # share of the keys
+    first = 0
     if WINDOW > 0:
-        start = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
-    else:
-        full = (earliest + 1) // BLOCK_N * BLOCK_N
-        page = pages_of(table_ptr, 0, last + 1, PAGE_SIZE, BLOCK_N)
-        for first_key in range(0, full, BLOCK_N):
-            next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+        first = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N
+    end = last // BLOCK_N + 1
+    if SPLIT:
+        split = tl.load(blocks_ptr + 4 * block + 2)
+        splits = tl.load(blocks_ptr + 4 * block + 3)
+        share = (end - first + splits - 1) // splits
+        first += split * share
+        end = tl.minimum(first + share, end)
+
+    # keys that all rows see, then those that some see
+    if WINDOW == 0:
+        full = tl.maximum(tl.minimum((earliest + 1) // BLOCK_N, end), first)
+        page = pages_of(table_ptr, first * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+        for tile in range(first, full):
+            next_page = pages_of(table_ptr, (tile + 1) * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
             top, total, mixed = attend(
                 q,
                 top,
@@ -109,7 +129,7 @@ def _prefill_kernel(
                 page,
                 k_ptr,
                 v_ptr,
-                tl.multiple_of(first_key, BLOCK_N),
+                tile * BLOCK_N,
                 last + 1,
                 position,
                 page_stride,
@@ -121,10 +141,10 @@ def _prefill_kernel(
                 BLOCK_N,
             )
             page = next_page
-        start = full
-    page = pages_of(table_ptr, start, last + 1, PAGE_SIZE, BLOCK_N)
-    for first_key in range(start, last + 1, BLOCK_N):
-        next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+        first = full
+    page = pages_of(table_ptr, first * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+    for tile in range(first, end):
+        next_page = pages_of(table_ptr, (tile + 1) * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
         top, total, mixed = attend(
             q,
             top,
@@ -133,7 +153,7 @@ def _prefill_kernel(
             page,
             k_ptr,
             v_ptr,
-            tl.multiple_of(first_key, BLOCK_N),
+            tile * BLOCK_N,
             last + 1,
             position,
             page_stride,
@@ -146,6 +166,14 @@ def _prefill_kernel(
         )
         page = next_page
 
+    if SPLIT:  # noqa: SIM102  a constant: what follows is not compiled without it
+        if splits > 1:
+            # parts: of each program and row, C mixed values; of all cells, then maxima, then sums
+            cell = (block * tl.num_programs(0) + chunk) * BLOCK_M + row
+            tl.store(parts_ptr + (cell * C)[:, None] + column[None, :], mixed, mask=inside)
+            tl.store(parts_ptr + cells * C + cell, top, mask=known)
+            tl.store(parts_ptr + cells * (C + 1) + cell, total, mask=known)
+            return
     if HAS_SINKS:
         top, total, mixed = add_sink(sinks_ptr + head, known, top, total, mixed)
     y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
@@ -159,27 +187,23 @@ def _tiles(k_pages: torch.Tensor) -> tuple[Tiles, int]:
     return TILES[block, k_pages.dtype == torch.float32], block
 
 
-def block_tokens(k_pages: torch.Tensor, num_heads: int) -> int:
-    """Return how many tokens a block of ``prefill_blocks`` holds."""
-    return _tiles(k_pages)[0].rows // min(num_heads // int(k_pages.shape[1]), MAX_HEADS)
+def _tasks(k_pages: torch.Tensor, num_heads: int) -> tuple[int, int]:
+    """Return heads of a program, and programs that one block takes."""
+    groups = int(k_pages.shape[1])
+    heads = min(num_heads // groups, MAX_HEADS)
+    return heads, groups * int(triton.cdiv(num_heads // groups, heads))
 
 
-def prefill_blocks(
-    q_start: NDArray[np.int32], block_tokens: int, first_sequence: int = 0
-) -> NDArray[np.int32]:
-    """Return [num_blocks, 2] i32: sequence and first row of each block, from ``first_sequence`` on.
+def spread(k_pages: torch.Tensor, num_heads: int, window: int = 0) -> Spread:
+    """Return how ``attention_prefill`` wants prompts to be shared out."""
+    heads, tasks = _tasks(k_pages, num_heads)
+    return Spread(_tiles(k_pages)[0].rows // heads, max(1, WANTED_PROGRAMS // tasks), window)
 
-    q_start  [B + 1] i32   first row of each sequence
 
-    Later blocks of a sequence see more keys, so they come first: the last programs to start are short.
-    """
-    blocks = [
-        (int(first), sequence)
-        for sequence in range(first_sequence, len(q_start) - 1)
-        for first in range(int(q_start[sequence]), int(q_start[sequence + 1]), block_tokens)
-    ]
-    offsets = sorted(blocks, key=lambda block: int(q_start[block[1]]) - block[0])
-    return np.array([(sequence, first) for first, sequence in offsets], np.int32).reshape(-1, 2)
+def num_parts(k_pages: torch.Tensor, num_heads: int) -> int:
+    """Return how many f32 the programs that share keys leave for the merge."""
+    rows = _tiles(k_pages)[0].rows * _tasks(k_pages, num_heads)[1]
+    return spread(k_pages, num_heads).programs * rows * (int(k_pages.shape[2]) + 2)
 
 
 def attention_prefill(
@@ -196,6 +220,7 @@ def attention_prefill(
     sinks: torch.Tensor | None = None,
     *,
     out: torch.Tensor | None = None,
+    parts: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend from each row that ``blocks`` names; see attention_ref. Other rows of ``out`` stay as they are.
 
@@ -205,12 +230,13 @@ def attention_prefill(
     page_table  [B, max_pages] i32             any stride between rows; entries past a position are not read
     q_start     [B + 1] i32                    first row of each sequence
     positions   [T] i32                        position of each row, below max_pages * page_size
-    blocks      [num_blocks, 2] i32            what prefill_blocks gave for block_tokens(k_pages, H)
+    blocks      [num_blocks, 4] i32            of prefill_blocks and spread(…, window); negative: padding
     scale                                      factor on q.k, above 0
     window      keys seen at most, the query's own included; 0 sees all
     sinks       [H] f32                        one more logit a head that has no value
+    parts       [num_parts(k_pages, H)] f32    what shares leave for their merge; None: no keys are shared
 
-    Nothing is allocated if ``out`` is given.
+    Safe under graph capture if ``out`` is given.
     Raises ValueError if a shape or type differs or a number lies out of range.
     """
     out = torch.empty_like(q) if out is None else out
@@ -218,39 +244,30 @@ def attention_prefill(
     _, groups, channels, page_size = k_pages.shape
     expect("q_start", q_start, "int32", (page_table.shape[0] + 1,))
     expect("positions", positions, "int32", (q.shape[0],))
-    expect("blocks", blocks, "int32", ("num_blocks", 2))
+    expect("blocks", blocks, "int32", ("num_blocks", 4))
     num_blocks = int(blocks.shape[0])
     if not num_blocks:
         return out
     tiles, block = _tiles(k_pages)
-    group = num_heads // groups
-    heads = min(group, MAX_HEADS)
-    _prefill_kernel[(groups * triton.cdiv(group, heads), num_blocks)](
-        q,
-        k_pages,
-        v_pages,
-        page_table,
-        q_start,
-        positions,
-        blocks,
-        positions if sinks is None else sinks,
-        out,
-        scale * LOG2_E.value,
-        q.stride(0),
-        out.stride(0),
-        page_table.stride(0),
-        k_pages.stride(0),
-        k_pages.stride(1),
-        GROUP=group,
-        HEADS=heads,
-        WINDOW=window,
-        HAS_SINKS=sinks is not None,
-        PAGE_SIZE=page_size,
-        C=channels,
-        BLOCK_C=block,
-        BLOCK_M=tiles.rows,
-        BLOCK_N=tiles.keys,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )
+    heads, tasks = _tasks(k_pages, num_heads)
+    wanted = num_parts(k_pages, num_heads)
+    if parts is not None and parts.shape[0] < wanted:
+        raise ValueError(f"parts must hold {wanted} values, got {parts.shape[0]}")
+    cells = 0 if parts is None else parts.shape[0] // (channels + 2)
+    sinks_or_any = positions if sinks is None else sinks
+    shape = {
+        "GROUP": num_heads // groups, "HEADS": heads, "HAS_SINKS": sinks is not None, "C": channels,
+        "BLOCK_C": block, "BLOCK_M": tiles.rows,
+    }  # fmt: skip
+    _prefill_kernel[(tasks, num_blocks)](
+        q, k_pages, v_pages, page_table, q_start, positions, blocks, sinks_or_any, out,
+        positions if parts is None else parts, scale * LOG2_E.value, cells,
+        q.stride(0), out.stride(0), page_table.stride(0), k_pages.stride(0), k_pages.stride(1),
+        WINDOW=window, SPLIT=parts is not None, PAGE_SIZE=page_size, BLOCK_N=tiles.keys, **shape,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+    if parts is not None:
+        merge_shares(
+            q_start, blocks, sinks, out, parts, num_heads // groups, heads, channels, tiles.rows, tasks
+        )
     return out

@@ -8,16 +8,19 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.kernels.attention_decode_triton import DecodeWorkspace, attention_decode, decode_workspace
-from ftd.kernels.attention_prefill_triton import attention_prefill, block_tokens, prefill_blocks
+from ftd.kernels.attention_prefill_triton import attention_prefill, num_parts, spread
+from ftd.kernels.attention_spread import Spread, prefill_blocks
 
 __all__ = [
     "DecodeWorkspace",
+    "Spread",
     "attention",
     "attention_decode",
     "attention_prefill",
-    "block_tokens",
     "decode_workspace",
+    "num_parts",
     "prefill_blocks",
+    "spread",
 ]
 
 
@@ -27,6 +30,7 @@ def attention(
     v_pages: torch.Tensor,
     page_table: torch.Tensor,
     q_start: NDArray[np.int32],
+    kv_len: NDArray[np.int32],
     positions: torch.Tensor,
     scale: float,
     window: int = 0,
@@ -34,13 +38,14 @@ def attention(
 ) -> torch.Tensor:
     """Attend from each row, all sequences through prefill's kernel; see attention_ref.
 
-    q        [T, H, C] f32 or bf16
-    q_start  [B + 1] i32   on the host
+    q                [T, H, C] f32 or bf16
+    q_start, kv_len  [B + 1], [B] i32   on the host
 
     Makes its list of blocks itself, so it is not for graph capture.
     """
     tokens, heads, channels = q.shape
-    blocks = prefill_blocks(q_start, block_tokens(k_pages, heads))
+    blocks = prefill_blocks(q_start, kv_len, spread(k_pages, heads, window))
+    shared = bool((blocks[:, 3] > 1).any())
     return attention_prefill(
         q.reshape(tokens, heads * channels),
         k_pages,
@@ -53,4 +58,5 @@ def attention(
         scale,
         window,
         sinks,
+        parts=torch.empty(num_parts(k_pages, heads), device=q.device) if shared else None,
     ).reshape(q.shape)

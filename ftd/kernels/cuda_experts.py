@@ -166,6 +166,9 @@ class CachedExperts(Experts):
     def __post_init__(self) -> None:
         self.bank = self.pool.resident_bank(self.row, self.bank.layer, self.bank.matrices)
 
+    def is_fixed(self, num_tokens: int) -> bool:
+        return self.pool.takes(num_tokens)
+
     def run(self, step: DeviceStep) -> None:
         num, pool = step.num_tokens, self.pool
         x, out = self.x.rows(step), self.out.rows(step)

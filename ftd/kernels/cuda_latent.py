@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.kernels import latent_norm_ref
+from ftd.kernels.attention_triton import Spread
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op, heads_of
 from ftd.kernels.cuda_step import DeviceStep
@@ -19,10 +20,10 @@ from ftd.kernels.index_select_triton import SEGMENT, index_select, words
 from ftd.kernels.latent_attention_triton import (
     MAX_LATENT,
     LatentWorkspace,
-    block_tokens,
     latent_attention_decode,
     latent_attention_prefill,
     latent_workspace,
+    spread,
 )
 from ftd.kernels.latent_norm_triton import latent_norm
 from ftd.kernels.latent_store_ref import check_pages
@@ -130,16 +131,18 @@ class LatentAttention(Op):
                 workspace=self.workspace,
             )
         if step.blocks:
+            blocks = step.blocks[spread(self.num_heads, self.pages)]
             latent_attention_prefill(
                 q,
                 self.pages,
                 step.page_table,
                 step.q_start,
                 step.positions,
-                step.blocks[block_tokens(self.num_heads, self.pages)],
+                blocks.rows,
                 *shape,
                 selected,
                 out=out,
+                parts=self.workspace.parts if blocks.is_shared else None,
             )
 
 
@@ -178,7 +181,7 @@ class LatentOps:
     _memory: DeviceMemory
     _record: Callable[[Op], None]
     _precision: str
-    _block_sizes: set[int]
+    _spreads: set[Spread]
     _num_pages: int
     _latent_workspaces: dict[tuple[int, int], LatentWorkspace]
     _index_scores: torch.Tensor | None
@@ -235,7 +238,7 @@ class LatentOps:
         expect_range("latent", latent, latent, 1, min(int(pages.shape[2]), MAX_LATENT))
         if (q.width, out.width) != (num_heads * pages.shape[2], num_heads * latent):
             raise ValueError(f"q and out must be {num_heads} heads wide, got {q.width} and {out.width}")
-        self._block_sizes.add(block_tokens(num_heads, pages))
+        self._spreads.add(spread(num_heads, pages))
         workspace = self._latent_workspace(num_heads, latent)
         self._record(LatentAttention(out, q, pages, num_heads, latent, scale, selection, workspace))
 

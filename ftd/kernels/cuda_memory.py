@@ -1,13 +1,14 @@
 """What a recorded GPU program owns on its device: weights, small vectors, buffers, workspaces; counted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace
+from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace, num_parts
 from ftd.kernels.cuda_experts import MOST_EXPERT_ROWS, Experts, Router
 from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
@@ -55,14 +56,17 @@ class DeviceMemory:
         """Return all experts of ``bank`` on the device."""
         return self._weights.bank(bank)
 
-    def decode_workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
-        """Return the memory that splits of a decode attention share; layers of one shape use the same."""
+    def attention_workspace(self, num_heads: int, k_pages: torch.Tensor) -> DecodeWorkspace:
+        """Return what programs that share keys leave for a merge; layers of one shape use the same memory."""
         _, groups, channels, _ = k_pages.shape
         key = (num_heads, groups, channels)
         if key not in self._workspaces:
             limits = self._limits
             keys = limits.max_pages_per_sequence * limits.page_size
             made = decode_workspace(limits.max_sequences, num_heads, groups, channels, keys, self.device)
+            missing = num_parts(k_pages, num_heads) - made.parts.numel()
+            if missing > 0:
+                made = replace(made, parts=made.parts.new_empty(made.parts.numel() + missing))
             self._workspaces[key] = made
             self.buffer_bytes += 4 * (made.parts.numel() + made.counts.numel())
         return self._workspaces[key]

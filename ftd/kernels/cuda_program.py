@@ -5,6 +5,7 @@ and never waits for the device, so that a program can be captured.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -13,9 +14,10 @@ from ftd.kernels.add_triton import add
 from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import (
     DecodeWorkspace,
+    Spread,
     attention_decode,
     attention_prefill,
-    block_tokens,
+    spread,
 )
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
@@ -62,6 +64,10 @@ class Op:
     def run(self, step: DeviceStep) -> None:
         """Launch the op's kernels."""
         raise NotImplementedError
+
+    def is_fixed(self, num_tokens: int) -> bool:
+        """Return whether a prompt's launches depend on sizes alone, so that they can be captured."""
+        return True
 
     def buffers(self, names: tuple[str, ...]) -> list[DeviceBuffer]:
         """Return the buffers in the fields ``names``."""
@@ -287,6 +293,10 @@ class Attention(Op):
     sinks: torch.Tensor | None
     workspace: DecodeWorkspace
 
+    @cached_property
+    def _spread(self) -> Spread:
+        return spread(self.k_pages, self.num_heads, self.window)
+
     def decode(self, step: DeviceStep, new: NewTokens | None = None) -> None:
         """Attend from the sequences of one token, ``new`` where their keys are not stored yet."""
         num = step.num_decode
@@ -309,6 +319,7 @@ class Attention(Op):
         if step.num_decode:
             self.decode(step)
         if step.blocks:
+            blocks = step.blocks[self._spread]
             attention_prefill(
                 self.q.rows(step),
                 self.k_pages,
@@ -316,12 +327,13 @@ class Attention(Op):
                 step.page_table,
                 step.q_start,
                 step.positions,
-                step.blocks[block_tokens(self.k_pages, self.num_heads)],
+                blocks.rows,
                 self.num_heads,
                 self.scale,
                 self.window,
                 self.sinks,
                 out=self.out.rows(step),
+                parts=self.workspace.parts if blocks.is_shared else None,
             )
 
 

@@ -1,4 +1,4 @@
-"""Runs a finished GPU program: decode steps replay a captured graph, others launch kernel after kernel."""
+"""Runs a finished GPU program: small steps replay a captured graph, others launch kernel after kernel."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ftd.kernels.attention_triton import Spread
 from ftd.kernels.cuda_program import Op
-from ftd.kernels.cuda_step import DeviceStep, StepMemory
+from ftd.kernels.cuda_step import Bucket, DeviceStep, StepMemory
 from ftd.kernels.step import Limits, Step
 
 # Rows of the captured decode graphs; a bucket more costs one capture at load, a bucket less idle rows.
 BUCKETS = (1, 2, 4, 8, 16)
+# Tokens of the captured graphs of short prompts, which may come beside sequences that decode.
+PROMPT_BUCKETS = (16, 32, 64)
 # Prompts for which kernels are built at load, one of each class of launches: no user waits for a compiler.
 PROMPTS = (32, 64, 128, 256, 512)
 
@@ -19,28 +22,53 @@ PROMPTS = (32, 64, 128, 256, 512)
 class Runner:
     """Owns the arrays of a step and the captured graphs. One thread at a time."""
 
-    def __init__(self, program: list[Op], limits: Limits, block_sizes: set[int], device: str) -> None:
-        self._program, self._limits, self._block_sizes = program, limits, block_sizes
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._steps = StepMemory(limits, device)
+    def __init__(self, program: list[Op], limits: Limits, spreads: set[Spread], device: str) -> None:
+        self._program, self._limits = program, limits
+        self._buckets: list[Bucket] = []
+        self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
+        self._steps = StepMemory(limits, spreads, device)
         self._step: DeviceStep | None = None
         self.num_bytes = self._steps.num_bytes
         if device != "cpu":
-            self._capture()
+            self.pad()
+            for bucket in self._buckets:
+                self._graphs[bucket] = _captured(program, self._steps.idle(bucket))
             for num_tokens in PROMPTS:
                 self.warm(num_tokens)
 
+    def pad(self) -> None:
+        """Pad small steps from now on to a few sizes, as captured graphs need it."""
+        limits, program = self._limits, self._program
+        sequences = min(limits.max_sequences, limits.max_logits, limits.max_tokens, BUCKETS[-1])
+        decode = [*(rows for rows in BUCKETS if rows < sequences), sequences]
+        prompts = [
+            num_tokens
+            for num_tokens in PROMPT_BUCKETS
+            if num_tokens <= limits.max_tokens and all(op.is_fixed(num_tokens) for op in program)
+        ]
+        self._buckets = [Bucket(rows, rows, True) for rows in decode]
+        self._buckets += [Bucket(num_tokens, sequences, False) for num_tokens in prompts]
+
     def run(self, step: Step, sampled: torch.Tensor | None) -> None:
         """Launch one step; its arrays live until the one after the next."""
-        num_tokens, bucket = len(step.ids), 0
-        if num_tokens == len(step.kv_len) == len(step.logit_rows):
-            bucket = next((rows for rows in self._graphs if rows >= num_tokens), 0)
-        self._step = self._steps.upload(step, bucket, self._block_sizes, sampled)
-        if bucket:
-            self._graphs[bucket].replay()
+        bucket = self._bucket(step)
+        self._step = self._steps.upload(step, bucket, sampled)
+        graph = None if bucket is None else self._graphs.get(bucket)
+        if graph is not None:
+            graph.replay()
             return
         for op in self._program:
             op.run(self._step)
+
+    def _bucket(self, step: Step) -> Bucket | None:
+        """Return the smallest bucket that holds ``step``."""
+        num_tokens, num_sequences, num_logits = len(step.ids), len(step.kv_len), len(step.logit_rows)
+        is_decode = num_tokens == num_sequences == num_logits
+        for bucket in self._buckets:
+            holds = num_tokens <= bucket.tokens and max(num_sequences, num_logits) <= bucket.sequences
+            if holds and bucket.is_decode == is_decode:
+                return bucket
+        return None
 
     def warm(self, num_tokens: int) -> None:
         """Run a prompt of ``num_tokens`` that leaves nothing behind, if a step can hold it."""
@@ -72,7 +100,7 @@ class Runner:
         kinds: dict[str, list[Op]] = {}
         for op in self._program:
             kinds.setdefault(type(op).__name__, []).append(op)
-        step = self._steps.views(num_rows, num_rows, num_rows, num_rows, {})
+        step = self._steps.padded(Bucket(num_rows, num_rows, True))
         found = {}
         for kind, members in kinds.items():
             graph = _captured(members, step)
@@ -85,14 +113,6 @@ class Runner:
             end.synchronize()
             found[kind] = len(members), begin.elapsed_time(end) * 1e3 / repeats
         return found
-
-    def _capture(self) -> None:
-        """Capture the program once for each bucket; the pages that padding touches are none."""
-        largest = min(self._limits.max_sequences, self._limits.max_logits, self._limits.max_tokens)
-        buckets = [rows for rows in BUCKETS if rows < largest] + [min(largest, BUCKETS[-1])]
-        for rows in buckets:
-            step = self._steps.idle(rows)
-            self._graphs[rows] = _captured(self._program, step)
 
 
 def _captured(program: Sequence[Op], step: DeviceStep) -> torch.cuda.CUDAGraph:

@@ -1,30 +1,47 @@
 """The arrays of one step on a GPU: one buffer whose addresses never change, so that captured graphs read it.
 
     host (pinned) ──one copy──▶ device  ids · positions · kv_index · starts · lengths · states · rows · pages
+                                        · blocks of prompts
 
-A step is padded to the rows of the graph that runs it. Padding is inert: rows with kv index -1 store nothing
-and choose no experts, sequences of length 0 see no keys.
+A step is padded to the sizes of the graph that runs it. Padding is inert: rows with kv index -1 store nothing
+and choose no experts, sequences of length 0 see no keys, blocks of negative numbers are none.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ftd.kernels.attention_triton import prefill_blocks
+from ftd.kernels.attention_triton import Spread, prefill_blocks
 from ftd.kernels.step import Limits, Step
 
 # Sections start at multiples of this many int32: 64 bytes.
 _SECTION = 16
 
 
+class Bucket(NamedTuple):
+    """What a step is padded to. decode: each sequence has one token; else all take prefill's attention."""
+
+    tokens: int
+    sequences: int
+    is_decode: bool
+
+
+class Blocks(NamedTuple):
+    """Query blocks [n, 4] i32 of ``prefill_blocks``, and whether programs may share the keys of one."""
+
+    rows: torch.Tensor
+    is_shared: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceStep:
     """Views of one step's device arrays, padding included, and what launches must know on the host.
 
-    num_decode: how many sequences come first with one token each. blocks: the query blocks [n, 2] i32 of the
-    others, by their size in tokens; empty where there are none.
+    num_decode: how many sequences come first with one token each. blocks: of the others; empty where there
+    are none.
     """
 
     ids: torch.Tensor
@@ -36,7 +53,7 @@ class DeviceStep:
     page_table: torch.Tensor
     logit_rows: torch.Tensor
     num_decode: int
-    blocks: dict[int, torch.Tensor]
+    blocks: dict[Spread, Blocks]
 
     @property
     def num_tokens(self) -> int:
@@ -52,9 +69,9 @@ class DeviceStep:
 class StepMemory:
     """Owns the arrays of any step within ``limits`` on ``device``. One thread at a time."""
 
-    def __init__(self, limits: Limits, device: str) -> None:
-        self._device = device
-        self._offsets, start = _sections(limits)
+    def __init__(self, limits: Limits, spreads: Iterable[Spread], device: str) -> None:
+        self._spreads = tuple(spreads)
+        self._offsets, start = _sections(limits, self._spreads)
         self._columns = limits.max_pages_per_sequence
         # Two: the copy of one step may be under way while the next one is written
         self._stagings = [torch.zeros(start, dtype=torch.int32, pin_memory=device != "cpu") for _ in range(2)]
@@ -63,17 +80,14 @@ class StepMemory:
         self.num_bytes = 4 * start
 
     @staticmethod
-    def count(limits: Limits) -> int:
+    def count(limits: Limits, spreads: Iterable[Spread]) -> int:
         """Return the bytes of the arrays on a device."""
-        return 4 * _sections(limits)[1]
+        return 4 * _sections(limits, spreads)[1]
 
-    def upload(
-        self, step: Step, num_rows: int, block_sizes: Iterable[int], sampled: torch.Tensor | None = None
-    ) -> DeviceStep:
-        """Copy ``step``, padded to ``num_rows`` tokens and sequences if that is not 0; return its views.
+    def upload(self, step: Step, bucket: Bucket | None, sampled: torch.Tensor | None = None) -> DeviceStep:
+        """Copy ``step``, padded to ``bucket`` if there is one; return its views.
 
-        The step before the last one must have ended. block_sizes: of the query blocks. sampled [T] i32: ids
-        that are on the device already.
+        The step before the last one must have ended. sampled [T] i32: ids that are on the device already.
         """
         self._next_staging()
         num_tokens, num_sequences = len(step.ids), len(step.kv_len)
@@ -83,35 +97,48 @@ class StepMemory:
                 continue
             section = self._section(name)
             section[: len(values)] = values
-            if num_rows:
+            if bucket is not None:
                 fill = -1 if name == "kv_index" else num_tokens if name == "q_start" else 0
-                section[len(values) : num_rows + (name == "q_start")] = fill
+                is_by_token = name in ("ids", "positions", "kv_index")
+                size = bucket.tokens if is_by_token else bucket.sequences + (name == "q_start")
+                section[len(values) : size] = fill
         used = step.page_table.shape[1]
         table = self._section("page_table").reshape(-1, self._columns)
         table[:num_sequences, :used] = step.page_table
+        if bucket is None:
+            others = np.flatnonzero(np.diff(step.q_start) != 1)
+            num_decode = int(others[0]) if len(others) else num_sequences
+            blocks = self._write_blocks(step, num_decode) if num_decode < num_sequences else {}
+            device_step = self.views(num_tokens, num_sequences, len(step.logit_rows), num_decode, blocks)
+        else:
+            if not bucket.is_decode:
+                self._write_blocks(step, 0)
+            device_step = self.padded(bucket)
         self._array.copy_(self._staging, non_blocking=True)
         if sampled is not None:
             self._tensor("ids")[:num_tokens].copy_(sampled)
-        if num_rows:
-            return self.views(num_rows, num_rows, num_rows, num_rows, {})
-        counts = np.diff(step.q_start)
-        others = np.flatnonzero(counts != 1)
-        num_decode = int(others[0]) if len(others) else num_sequences
-        blocks = {}
-        if num_decode < num_sequences:
-            for size in block_sizes:
-                blocks[size] = torch.from_numpy(prefill_blocks(step.q_start, size, num_decode)).to(
-                    self._device
-                )
-        return self.views(num_tokens, num_sequences, len(step.logit_rows), num_decode, blocks)
+        return device_step
 
-    def idle(self, num_rows: int) -> DeviceStep:
-        """Return the views of a decode step of ``num_rows`` rows that are all padding."""
+    def idle(self, bucket: Bucket) -> DeviceStep:
+        """Return the views of a step of ``bucket`` that are all padding."""
         for name in ("ids", "positions", "q_start", "kv_len", "state_index", "logit_rows"):
             self._section(name)[:] = 0
         self._section("kv_index")[:] = -1
+        for spread in self._spreads:
+            self._section(spread)[:] = -1
         self._array.copy_(self._staging)
-        return self.views(num_rows, num_rows, num_rows, num_rows, {})
+        return self.padded(bucket)
+
+    def padded(self, bucket: Bucket) -> DeviceStep:
+        """Return the views of a step that is padded to ``bucket``."""
+        tokens, sequences, is_decode = bucket
+        if is_decode:
+            return self.views(tokens, sequences, sequences, sequences, {})
+        blocks = {
+            spread: Blocks(self._tensor(spread).view(-1, 4)[: spread.most(tokens, sequences)], True)
+            for spread in self._spreads
+        }
+        return self.views(tokens, sequences, sequences, 0, blocks)
 
     def views(
         self,
@@ -119,7 +146,7 @@ class StepMemory:
         num_sequences: int,
         num_logits: int,
         num_decode: int,
-        blocks: dict[int, torch.Tensor],
+        blocks: dict[Spread, Blocks],
     ) -> DeviceStep:
         """Return the views of a step of these sizes."""
         table = self._tensor("page_table").view(-1, self._columns)
@@ -136,34 +163,49 @@ class StepMemory:
             blocks,
         )
 
+    def _write_blocks(self, step: Step, first_sequence: int) -> dict[Spread, Blocks]:
+        """Write the blocks of the sequences from ``first_sequence`` on; return where they will be."""
+        found = {}
+        for spread in self._spreads:
+            rows = prefill_blocks(step.q_start, step.kv_len, spread, first_sequence)
+            section = self._section(spread).reshape(-1, 4)
+            section[: len(rows)] = rows
+            section[len(rows) :] = -1
+            is_shared = bool((rows[:, 3] > 1).any())
+            found[spread] = Blocks(self._tensor(spread).view(-1, 4)[: len(rows)], is_shared)
+        return found
+
     def _next_staging(self) -> None:
         self._stagings.reverse()
         self._staging = self._stagings[0]
         self._host = self._staging.numpy()
 
-    def _section(self, name: str) -> np.ndarray:
+    def _section(self, name: str | Spread) -> np.ndarray:
         start, end = self._offsets[name]
         return self._host[start:end]
 
-    def _tensor(self, name: str) -> torch.Tensor:
+    def _tensor(self, name: str | Spread) -> torch.Tensor:
         start, end = self._offsets[name]
         return self._array[start:end]
 
 
-def _sections(limits: Limits) -> tuple[dict[str, tuple[int, int]], int]:
+def _sections(limits: Limits, spreads: Iterable[Spread]) -> tuple[dict[str | Spread, tuple[int, int]], int]:
     """Return where each array begins and ends, in int32, and the length of all."""
+    lengths: dict[str | Spread, int] = {
+        "ids": limits.max_tokens,
+        "positions": limits.max_tokens,
+        "kv_index": limits.max_tokens,
+        "q_start": limits.max_sequences + 1,
+        "kv_len": limits.max_sequences,
+        "state_index": limits.max_sequences,
+        "logit_rows": limits.max_logits,
+        "page_table": limits.max_sequences * limits.max_pages_per_sequence,
+    }
+    for spread in spreads:
+        lengths[spread] = 4 * spread.most(limits.max_tokens, limits.max_sequences)
     offsets = {}
     start = 0
-    for name, length in (
-        ("ids", limits.max_tokens),
-        ("positions", limits.max_tokens),
-        ("kv_index", limits.max_tokens),
-        ("q_start", limits.max_sequences + 1),
-        ("kv_len", limits.max_sequences),
-        ("state_index", limits.max_sequences),
-        ("logit_rows", limits.max_logits),
-        ("page_table", limits.max_sequences * limits.max_pages_per_sequence),
-    ):
+    for name, length in lengths.items():
         offsets[name] = (start, start + length)
         start += -(-length // _SECTION) * _SECTION
     return offsets, start

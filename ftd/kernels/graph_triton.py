@@ -1,12 +1,12 @@
-"""CudaGraph: one step as a program of Triton kernels, recorded once; a decode step is a captured CUDA graph.
+"""CudaGraph: one step as a program of Triton kernels, recorded once; small steps are captured CUDA graphs.
 
     g = CudaGraph(None, max_tokens=…, …)      record: weights go to the device, nothing is computed
     x = g.buffer(D); g.embedding(x, weight); …
-    g.finish()                                fuse, allocate, capture one graph for each decode bucket
+    g.finish()                                fuse, allocate, capture one graph for each bucket
     g.run(ids, positions, …); g.view(x)       as ``ReferenceGraph``, which is the definition
 
-A step in which every sequence has one token replays the graph of the smallest bucket that holds it; every
-other step launches the kernels one by one. Both run the same kernels.
+A step in which every sequence has one token, and one of a short prompt, replays the graph of the smallest
+bucket that holds it; every other step launches the kernels one by one. Both run the same kernels.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.kernels import cuda_program as ops
-from ftd.kernels.attention_triton import block_tokens
+from ftd.kernels.attention_triton import Spread, spread
 from ftd.kernels.cuda_encoder import EncoderOps
 from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route
 from ftd.kernels.cuda_fusion import fuse
@@ -77,7 +77,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         self._program: list[Op] = []
         self._groups: dict[DeviceBuffer, tuple[DeviceBuffer, ...]] = {}
         self._buffers: list[DeviceBuffer] = []
-        self._block_sizes: set[int] = set()
+        self._spreads: set[Spread] = set()
         self._chunk_workspaces: dict[tuple[int, ...], ChunkWorkspace] = {}
         self._latent_workspaces: dict[tuple[int, int], LatentWorkspace] = {}
         self._index_scores: torch.Tensor | None = None
@@ -199,9 +199,9 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
             raise ValueError(
                 f"query heads must be a multiple of key-value heads, got {num_heads} and {k_pages.shape[1]}"
             )
-        self._block_sizes.add(block_tokens(k_pages, num_heads))
+        self._spreads.add(spread(k_pages, num_heads, window))
         weight = None if sinks is None else self._memory.vector(sinks)
-        workspace = self._memory.decode_workspace(num_heads, k_pages)
+        workspace = self._memory.attention_workspace(num_heads, k_pages)
         op = ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace)
         self._record(op if causal else self._whole(op))
 
@@ -270,19 +270,19 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         self._record(ops.SelectRows(out, x))
 
     def finish(self) -> None:
-        """Fuse the program, give buffers their memory and capture the decode graphs; recording ends."""
+        """Fuse the program, give buffers their memory and capture the graphs of small steps; recording ends."""
         self._refuse_finished()
         program = self._place()
         self._memory.forget()
         if self._experts is not None:
             self._experts.start()
-        self._runner = Runner(program, self._limits, self._block_sizes, self._memory.device)
+        self._runner = Runner(program, self._limits, self._spreads, self._memory.device)
 
     def measure(self) -> int:
         """Return the bytes that ``finish`` would have taken; on ``meta`` they are only counted."""
         self._refuse_finished()
         self._place()
-        return self.num_bytes + StepMemory.count(self._limits)
+        return self.num_bytes + StepMemory.count(self._limits, self._spreads)
 
     def run(
         self,

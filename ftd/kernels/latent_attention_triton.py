@@ -3,8 +3,8 @@
     program (split, heads, block)    HEADS heads of neighbouring tokens of one sequence, a share of the keys
       keys [N, latent | rest] ─▶ two products are the score ─▶ softmax ─▶ times the latent part: mixed
 
-A step's sequences of one token share their keys out to splits, which a second kernel merges; prompts have one
-split and blocks that ``prefill_blocks`` lists. How many splits are launched depends on shapes alone.
+A step's sequences of one token share their keys out to splits, which a second kernel merges; how many are
+launched depends on shapes alone. Of prompts ``prefill_blocks`` lists blocks, and the keys of few are shared.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
+from ftd.kernels.attention_merge_triton import merge_shares
+from ftd.kernels.attention_spread import Spread
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
@@ -26,6 +28,8 @@ DECODE, PREFILL, F32 = (16, 32, 4, 2), (64, 32, 8, 2), (16, 16, 4, 1)
 MAX_LATENT = 1024
 # Programs that fill the 132 multiprocessors of an H200 about twice over, and keys worth a program.
 WANTED_PROGRAMS, SPLIT_KEYS, MAX_SPLITS = 256, 128, 64
+# Programs of prompts fill them once: a tile takes most of one's registers.
+WANTED_SHARES = 128
 # Keys that a word of a selection stands for.
 WORD = 64
 
@@ -36,7 +40,7 @@ def _latent_attention_kernel(
     q_ptr, pages_ptr, table_ptr, q_start_ptr, kv_len_ptr, positions_ptr, blocks_ptr, selected_ptr, out_ptr,
     parts_ptr, tops_ptr,
     # sizes
-    scale, H, latent, C,
+    scale, H, latent, C, cells,
     # strides
     q_stride, out_stride, table_stride, selected_stride,
     # meta
@@ -45,14 +49,17 @@ def _latent_attention_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # ---- program ids
-    split = tl.program_id(0)
+    block = tl.program_id(2)
     if DECODE:
+        split, splits = tl.program_id(0), SPLITS
         sequence = tl.program_id(2).to(tl.int64)
         first_token = tl.program_id(2)
         end_token = first_token + 1
     else:
-        sequence = tl.load(blocks_ptr + 2 * tl.program_id(2)).to(tl.int64)
-        first_token = tl.load(blocks_ptr + 2 * tl.program_id(2) + 1)
+        sequence = tl.load(blocks_ptr + 4 * block).to(tl.int64)
+        if sequence < 0:
+            return
+        first_token = tl.load(blocks_ptr + 4 * block + 1)
         end_token = tl.load(q_start_ptr + sequence + 1)
     # ---- rows: HEADS heads of one token, then of the next
     row = tl.arange(0, BLOCK_M)
@@ -72,10 +79,16 @@ def _latent_attention_kernel(
     q = (q * scale).to(pages_ptr.dtype.element_ty)
     q_rest = (q_rest * scale).to(pages_ptr.dtype.element_ty)
     # ---- share of the keys
-    blocks = (last + BLOCK_N) // BLOCK_N
-    share = tl.maximum((blocks + SPLITS - 1) // SPLITS, SHARE // BLOCK_N)
-    first, end = split * share, tl.minimum((split + 1) * share, blocks)
-    if SPLITS > 1 and first >= end and split > 0:
+    tiles = (last + BLOCK_N) // BLOCK_N
+    if DECODE:
+        share = tl.maximum((tiles + SPLITS - 1) // SPLITS, SHARE // BLOCK_N)
+    else:
+        split, splits = 0, 1
+        if SPLITS > 1:
+            split, splits = tl.load(blocks_ptr + 4 * block + 2), tl.load(blocks_ptr + 4 * block + 3)
+        share = (tiles + splits - 1) // splits
+    first, end = split * share, tl.minimum((split + 1) * share, tiles)
+    if DECODE and SPLITS > 1 and first >= end and split > 0:
         return
     # ---- loop
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
@@ -83,8 +96,8 @@ def _latent_attention_kernel(
     mixed = tl.zeros([BLOCK_M, LATENT], tl.float32)
     table_ptr += sequence * table_stride
     selected_at = selected_ptr + token.to(tl.int64) * selected_stride
-    for block in range(first, end):
-        key = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    for tile in range(first, end):
+        key = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         there = key <= last
         page = tl.load(table_ptr + key // PAGE_SIZE, mask=there, other=0).to(tl.int64)
         at = pages_ptr + ((page * PAGE_SIZE + key % PAGE_SIZE) * C)[:, None]
@@ -94,7 +107,7 @@ def _latent_attention_kernel(
         score = tl.dot(q_rest, tl.trans(k_rest), score, input_precision="ieee")
         seen = key[None, :] <= position[:, None]
         if SELECTED:
-            word = tl.load(selected_at + block * BLOCK_N // 64, mask=known, other=0)
+            word = tl.load(selected_at + tile * BLOCK_N // 64, mask=known, other=0)
             seen = seen & (((word[:, None] >> (key % 64).to(tl.int64)[None, :]) & 1) != 0)
         score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, axis=1))
@@ -104,13 +117,20 @@ def _latent_attention_kernel(
         mixed = tl.dot(weight.to(k.dtype), k, mixed * fade[:, None], input_precision="ieee")
         top = higher
     # ---- store
-    if SPLITS > 1:
+    if DECODE and SPLITS > 1:
         cell = (token.to(tl.int64) * H + head) * SPLITS + split
         tl.store(
             parts_ptr + cell[:, None] * latent + channel[None, :], mixed, mask=known[:, None] & in_latent
         )
         tl.store(tops_ptr + 2 * cell, top, mask=known)
         tl.store(tops_ptr + 2 * cell + 1, total, mask=known)
+    elif SPLITS > 1 and splits > 1:
+        # as attention's prefill leaves them
+        cell = (block * tl.num_programs(1) + tl.program_id(1)) * BLOCK_M + row
+        at = parts_ptr + (cell * latent)[:, None] + channel[None, :]
+        tl.store(at, mixed, mask=known[:, None] & in_latent)
+        tl.store(parts_ptr + cells * latent + cell, top, mask=known)
+        tl.store(parts_ptr + cells * (latent + 1) + cell, total, mask=known)
     else:
         y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
         out_at = out_ptr + (token.to(tl.int64) * out_stride + head * latent)[:, None] + channel[None, :]
@@ -153,7 +173,10 @@ def _merge_kernel(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentWorkspace:
-    """What splits leave for the merge, f32: parts [B, H, SPLITS, latent], tops and sums [B, H, SPLITS, 2]."""
+    """What splits leave for the merge, f32: parts [B, H, SPLITS, latent], tops and sums [B, H, SPLITS, 2].
+
+    What shares of a prompt's keys leave lies in ``parts``.
+    """
 
     parts: torch.Tensor
     tops: torch.Tensor
@@ -169,10 +192,16 @@ def _heads_of_block(num_heads: int, rows: int) -> int:
     return min(rows, int(triton.next_power_of_2(num_heads)))
 
 
-def block_tokens(num_heads: int, pages: torch.Tensor) -> int:
-    """Return how many tokens a block of ``prefill_blocks`` holds."""
+def spread(num_heads: int, pages: torch.Tensor) -> Spread:
+    """Return how ``latent_attention_prefill`` wants prompts to be shared out."""
     rows = (F32 if pages.dtype == torch.float32 else PREFILL)[0]
-    return rows // _heads_of_block(num_heads, rows)
+    heads = _heads_of_block(num_heads, rows)
+    return Spread(rows // heads, max(1, WANTED_SHARES // int(triton.cdiv(num_heads, heads))))
+
+
+def num_parts(latent: int) -> int:
+    """Return how many f32 the programs that share a prompt's keys leave for the merge."""
+    return WANTED_SHARES * PREFILL[0] * (latent + 2)
 
 
 def num_splits(sequences: int, num_heads: int, max_keys: int) -> int:
@@ -187,8 +216,8 @@ def latent_workspace(
 ) -> LatentWorkspace:
     """Return a workspace for up to ``max_sequences`` sequences of up to ``max_keys`` keys."""
     cells = max(n * num_heads * num_splits(n, num_heads, max_keys) for n in range(1, max_sequences + 1))
-    parts, tops = (torch.empty(cells * n, dtype=torch.float32, device=device) for n in (latent, 2))
-    return LatentWorkspace(parts, tops)
+    sizes = max(cells * latent, num_parts(latent)), cells * 2
+    return LatentWorkspace(*(torch.empty(size, dtype=torch.float32, device=device) for size in sizes))
 
 
 def check(
@@ -237,7 +266,7 @@ def latent_attention_decode(
     wide = max(16, int(triton.next_power_of_2(latent)))
     _latent_attention_kernel[(splits, triton.cdiv(num_heads, heads), sequences)](
         q, pages, page_table, kv_len, kv_len, kv_len, kv_len, kv_len if selected is None else selected, out,
-        workspace.parts, workspace.tops, scale * LOG2_E.value, num_heads, latent, channels,
+        workspace.parts, workspace.tops, scale * LOG2_E.value, num_heads, latent, channels, 0,
         q.stride(0), out.stride(0), page_table.stride(0), 0 if selected is None else selected.stride(0),
         DECODE=True, SELECTED=selected is not None, HEADS=heads, SPLITS=splits, SHARE=SPLIT_KEYS,
         PAGE_SIZE=page_size, LATENT=wide, REST=_rest(channels, latent), BLOCK_M=rows, BLOCK_N=keys,
@@ -254,35 +283,43 @@ def latent_attention_decode(
 def latent_attention_prefill(
     q: torch.Tensor, pages: torch.Tensor, page_table: torch.Tensor, q_start: torch.Tensor,
     positions: torch.Tensor, blocks: torch.Tensor, num_heads: int, latent: int, scale: float,
-    selected: torch.Tensor | None = None, *, out: torch.Tensor,
+    selected: torch.Tensor | None = None, *, out: torch.Tensor, parts: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Attend from each row that ``blocks`` names; other rows of ``out`` stay as they are.
 
     q           [T, H * C] f32 or bf16, pages and page_table as for decode
     q_start     [B + 1] i32, positions [T] i32
-    blocks      [n, 2] i32            of prefill_blocks for block_tokens(num_heads, pages)
+    blocks      [n, 4] i32            of prefill_blocks for spread(num_heads, pages); negative: padding
     selected    [T, W] i64            as for decode
     out         [T, H * latent]       f32 or bf16
+    parts       [num_parts(latent)] f32      what shares leave for their merge; None: no keys are shared
 
-    Raises ValueError if a shape or type differs.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     channels = check(q, pages, num_heads, latent, selected)
     expect("q_start", q_start, "int32", (page_table.shape[0] + 1,))
     expect("positions", positions, "int32", (q.shape[0],))
-    expect("blocks", blocks, "int32", ("n", 2))
+    expect("blocks", blocks, "int32", ("n", 4))
     expect("out", out, FLOATS, (q.shape[0], num_heads * latent))
     if not blocks.shape[0]:
         return out
     rows, keys, warps, stages = F32 if pages.dtype == torch.float32 else PREFILL
-    heads = _heads_of_block(num_heads, rows)
+    heads, wide = _heads_of_block(num_heads, rows), max(16, int(triton.next_power_of_2(latent)))
+    wanted = num_parts(latent)
+    if parts is not None and parts.shape[0] < wanted:
+        raise ValueError(f"parts must hold {wanted} values, got {parts.shape[0]}")
+    cells = 0 if parts is None else parts.shape[0] // (latent + 2)
     _latent_attention_kernel[(1, triton.cdiv(num_heads, heads), blocks.shape[0])](
         q, pages, page_table, q_start, q_start, positions, blocks, blocks if selected is None else selected,
-        out, q, q, scale * LOG2_E.value, num_heads, latent, channels,
+        out, q if parts is None else parts, q, scale * LOG2_E.value, num_heads, latent, channels, cells,
         q.stride(0), out.stride(0), page_table.stride(0), 0 if selected is None else selected.stride(0),
-        DECODE=False, SELECTED=selected is not None, HEADS=heads, SPLITS=1, SHARE=SPLIT_KEYS,
-        PAGE_SIZE=pages.shape[1], LATENT=max(16, triton.next_power_of_2(latent)),
-        REST=_rest(channels, latent), BLOCK_M=rows, BLOCK_N=keys, num_warps=warps, num_stages=stages,
+        DECODE=False, SELECTED=selected is not None, HEADS=heads, SPLITS=1 if parts is None else 2,
+        SHARE=SPLIT_KEYS, PAGE_SIZE=pages.shape[1], LATENT=wide, REST=_rest(channels, latent),
+        BLOCK_M=rows, BLOCK_N=keys, num_warps=warps, num_stages=stages,
     )  # fmt: skip
+    if parts is not None:
+        tasks = int(triton.cdiv(num_heads, heads))
+        merge_shares(q_start, blocks, None, out, parts, num_heads, heads, latent, rows, tasks)
     return out
 
 

@@ -56,6 +56,7 @@ def test_the_count_is_what_a_graph_has(tmp_path: Path, architecture: str, precis
 
 def test_overhead_grows_with_graphs_and_experts_elsewhere() -> None:
     assert card_memory.GRAPH_ROWS == cuda_runner.BUCKETS
+    assert len(cuda_runner.PROMPT_BUCKETS) == card_memory.NUM_PROMPT_GRAPHS
     one, two, most = (card_memory.overhead(1000, rows, False) for rows in (1, 2, 99))
     assert two - one == card_memory.GRAPH_BYTES and most - one == 4 * card_memory.GRAPH_BYTES
     assert card_memory.overhead(1000, 1, True) - one == card_memory.POOL_BYTES

@@ -56,3 +56,34 @@ def test_eight_together_are_eight_alone(family: str, precision: str) -> None:
     graph._runner._graphs.clear()
     # The same kernels on the same rows
     np.testing.assert_array_equal(decode(model, ROWS), together)
+
+
+# (row, new ids, tokens before) of each sequence: prompts, then one goes on beside decode and a new one
+SHORT_STEPS = [
+    [(0, IDS[:21], 0), (1, IDS[30:39], 0)],
+    [(0, IDS[21:22], 21), (1, IDS[39:56], 9), (2, IDS[70:73], 0)],
+]
+
+
+@pytest.mark.parametrize(("family", "precision"), cases())
+def test_short_prompts_in_padded_and_captured_steps(family: str, precision: str) -> None:
+    """Padding changes no more than other kernels for other sizes do; capturing changes nothing."""
+    oracle = hybrid.make(family, num_experts_per_tok=8) if family in hybrid.CASES else tiny.make(family)
+    place = device()
+    model = build(oracle, place.make_graph, None, precision, place.make_pages)
+    graph: Any = model.graph
+    runner = graph._runner
+
+    def texts() -> NDArray[np.float32]:
+        return np.concatenate([row for parts in SHORT_STEPS for row in run(model, parts, last_only=True)])
+
+    runner.pad()
+    captured = texts()
+    runner._graphs.clear()
+    padded = texts()
+    runner._buckets.clear()
+    alone = texts()
+    np.testing.assert_array_equal(captured, padded)
+    assert_near(oracle, padded, alone, precision)
+    expected = [oracle.logits(IDS[:21]), oracle.logits(IDS[30:39])]
+    assert_near(oracle, alone[:2], np.concatenate([each[-1:] for each in expected]), precision)

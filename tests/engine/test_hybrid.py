@@ -73,8 +73,13 @@ def build(
     return model
 
 
-def run(model: Model, parts: list[tuple[int, list[int], int]]) -> list[NDArray[np.float32]]:
-    """Run one step of ``(row, new ids, tokens before)`` for each sequence; return each one's logits."""
+def run(
+    model: Model, parts: list[tuple[int, list[int], int]], last_only: bool = False
+) -> list[NDArray[np.float32]]:
+    """Run one step of ``(row, new ids, tokens before)`` for each sequence; return each one's logits.
+
+    last_only: those of its last token, as an engine asks for them.
+    """
     counts = [len(ids) for _, ids, _ in parts]
     table = np.array([[row + MAX_SEQUENCES * i for i in range(MAX_PAGES)] for row, _, _ in parts], np.int32)
     positions = np.concatenate([start + np.arange(len(ids)) for _, ids, start in parts]).astype(np.int32)
@@ -86,10 +91,12 @@ def run(model: Model, parts: list[tuple[int, list[int], int]]) -> list[NDArray[n
         np.cumsum([0, *counts]).astype(np.int32),
         np.array([start + len(ids) for _, ids, start in parts], np.int32),
         table,
-        np.arange(sum(counts), dtype=np.int32),
+        np.cumsum(counts, dtype=np.int32) - np.int32(1)
+        if last_only
+        else np.arange(sum(counts), dtype=np.int32),
         np.array([(row * 3 + 1) % (MAX_SEQUENCES + 2) for row, _, _ in parts], np.int32),
     )
-    return np.split(model.logits.copy(), np.cumsum(counts)[:-1])
+    return np.split(model.logits.copy(), range(1, len(parts)) if last_only else np.cumsum(counts)[:-1])
 
 
 def in_steps(model: Model, row: int, ids: list[int], cuts: list[int]) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import triton_compiler
 
-from ftd.kernels import attention_decode_triton, rms_norm_triton
+from ftd.kernels import attention_decode_triton, attention_merge_triton, rms_norm_triton
 from ftd.kernels.add_triton import add
 from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention, attention_decode
@@ -37,7 +37,10 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
         attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks, new=new)
     starts = np.array([0, 40, 40], np.int32)
     positions = torch.arange(40, dtype=torch.int32)
-    attention(q.unflatten(1, (heads, channels)), k, v, table, starts, positions, 0.1, window, sinks)
+    for keys in (40, 30000):
+        heads_of = q.unflatten(1, (heads, channels))
+        kv_len = np.array([keys, 0], np.int32)
+        attention(heads_of, k, v, table, starts, kv_len, positions, 0.1, window, sinks)
     side = torch.zeros((40, groups * channels), dtype=rows)
     norm = torch.ones(channels)
     for tokens in (1, 40):
@@ -47,7 +50,7 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
 
 def main() -> None:
     """Compile; print a line a kernel that keeps more than a few registers in memory."""
-    for module in (attention_decode_triton, rms_norm_triton):
+    for module in (attention_decode_triton, attention_merge_triton, rms_norm_triton):
         module.early = lambda _: {"EARLY": True, "launch_pdl": True}
     attention_of(32, 8, 128, torch.float16)
     attention_of(32, 4, 64, torch.float16, window=128)

@@ -11,9 +11,9 @@ from ftd.kernels.gelu_triton import gelu
 from ftd.kernels.head_linear_triton import head_linear
 from ftd.kernels.index_select_triton import index_select
 from ftd.kernels.latent_attention_triton import (
-    block_tokens,
     latent_attention_decode,
     latent_attention_prefill,
+    spread,
 )
 from ftd.kernels.latent_norm_triton import latent_norm
 from ftd.kernels.latent_store_triton import latent_store
@@ -67,7 +67,9 @@ def latent(heads: int, rows: torch.dtype, pages: torch.dtype) -> None:
     places = [torch.tensor(each, dtype=torch.int32) for each in ([0, 40], [40], [0] * 40)]
     table, kept = torch.zeros((1, 128), dtype=torch.int32), torch.zeros((4, 32, 576), dtype=pages)
     q, out = torch.zeros((40, heads * 576), dtype=rows), torch.zeros((40, heads * 512), dtype=rows)
-    blocks = torch.from_numpy(prefill_blocks(np.array([0, 40], np.int32), block_tokens(heads, kept)))
+    blocks = torch.from_numpy(
+        prefill_blocks(np.array([0, 40], np.int32), np.array([40], np.int32), spread(heads, kept))
+    )
     index = torch.zeros((4, 32, 128), dtype=pages)
     queries, weights = torch.zeros((40, 64 * 128), dtype=rows), torch.zeros((40, 64), dtype=rows)
     selected = index_select(queries, weights, index, table, *places, 2048)

@@ -18,8 +18,9 @@ from ftd.kernels.attention_decode_triton import (
     decode_workspace,
     num_splits,
 )
-from ftd.kernels.attention_prefill_triton import attention_prefill, block_tokens, prefill_blocks
+from ftd.kernels.attention_prefill_triton import attention_prefill, num_parts, spread
 from ftd.kernels.attention_ref import attention as reference
+from ftd.kernels.attention_spread import SPLIT_KEYS, Spread, prefill_blocks
 from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention
 from ftd.kernels.qkv_post_triton import qkv_post
@@ -76,6 +77,12 @@ PREFILL = {
     "window of one": Case(2, 1, 64, ((70, 70),), window=1),
     "sinks and window": Case(8, 1, 64, ((30, 160),), window=33, sinks=True),
     "f32 pages": Case(4, 2, 64, ((40, 100),), sinks=True, dtype="f4"),
+    "few rows, long keys": Case(8, 2, 128, ((7, 900),)),
+    "few rows of several": Case(4, 2, 64, ((3, 500), (1, 700), (0, 90), (20, 20), (2, 260)), sinks=True),
+    "shares and a window": Case(8, 1, 64, ((9, 700), (1, 300)), window=400, sinks=True),
+    "shares of a group over blocks": Case(19, 1, 16, ((5, 400),), page_size=16),
+    "shares of 80 channels": Case(4, 1, 80, ((5, 400),), page_size=16),
+    "shares of f32 pages": Case(4, 2, 64, ((5, 400),), dtype="f4"),
 }
 
 
@@ -237,6 +244,7 @@ def test_prefill_equals_the_reference(
         a["v_pages"],
         a["page_table"],
         host["q_start"],
+        host["kv_len"],
         a["positions"],
         a["scale"],
         a["window"],
@@ -251,7 +259,7 @@ def test_prefill_leaves_other_sequences_rows(
     case = Case(4, 2, 64, ((1, 30), (20, 60)))
     host = arrays(case, rng)
     a = on(device, host)
-    blocks = prefill_blocks(host["q_start"], block_tokens(a["k_pages"], 4), first_sequence=1)
+    blocks = prefill_blocks(host["q_start"], host["kv_len"], spread(a["k_pages"], 4), first_sequence=1)
     out = torch.full((21, 300), 5.0, dtype=torch.bfloat16, device=device)
     attention_prefill(
         a["q"].flatten(1),
@@ -267,10 +275,53 @@ def test_prefill_leaves_other_sequences_rows(
     assert (out[0] == 5).all() and (out[:, :20] == 5).all() and (out[:, 276:] == 5).all()
 
 
+def test_padded_blocks_are_none_and_one_list_serves_kernels_that_share_and_not(
+    rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    case = Case(4, 2, 64, ((6, 600), (3, 9)))
+    host = arrays(case, rng)
+    a = on(device, host)
+    how = spread(a["k_pages"], 4)
+    blocks = prefill_blocks(host["q_start"], host["kv_len"], how)
+    assert blocks[:, 3].tolist() == [5] * 5 + [1]
+    padded = np.full((how.most(9, 2) + 3, 4), -1, np.int32)
+    padded[: len(blocks)] = blocks
+    out = torch.full((9, 256), 5.0, device=device)
+    parts = torch.full((num_parts(a["k_pages"], 4),), torch.nan, device=device)
+    attention_prefill(
+        a["q"].flatten(1),
+        *(a[part] for part in ("k_pages", "v_pages", "page_table", "q_start", "positions")),
+        torch.from_numpy(padded).to(device),
+        4,
+        a["scale"],
+        out=out,
+        parts=parts,
+    )
+    close(out, reference(**host), case, assert_close)
+
+
 def test_prefill_blocks_cover_each_row_once_longest_first() -> None:
-    blocks = prefill_blocks(np.array([0, 1, 1, 40, 75], np.int32), 16, first_sequence=1)
-    assert blocks.tolist() == [[2, 33], [3, 72], [2, 17], [3, 56], [2, 1], [3, 40]]
-    assert prefill_blocks(np.array([0, 1], np.int32), 16, 1).shape == (0, 2)
+    q_start, kv_len = np.array([0, 1, 1, 40, 75], np.int32), np.array([1, 1, 39, 35], np.int32)
+    blocks = prefill_blocks(q_start, kv_len, Spread(16), first_sequence=1)
+    assert blocks[:, :2].tolist() == [[2, 33], [3, 72], [2, 17], [3, 56], [2, 1], [3, 40]]
+    assert blocks[:, 2:].tolist() == [[0, 1]] * 6
+    assert prefill_blocks(np.array([0, 1], np.int32), kv_len[:1], Spread(16), 1).shape == (0, 4)
+
+
+def test_few_blocks_share_out_their_keys() -> None:
+    """As many programs as are wanted at most, each of about as many keys; a window leaves few to share."""
+    q_start, kv_len = np.array([0, 30, 31], np.int32), np.array([8222, 4100], np.int32)
+    for programs in (1, 3, 4, 7, 33, 1000):
+        blocks = prefill_blocks(q_start, kv_len, Spread(16, programs))
+        assert 3 <= len(blocks) <= max(3, programs)
+        assert len(blocks) <= Spread(16, programs).most(31, 2)
+        for row in blocks:
+            sequence, first, share, count = row.tolist()
+            same = blocks[(blocks[:, 0] == sequence) & (blocks[:, 1] == first)]
+            assert same[:, 2].tolist() == list(range(count)) and 0 <= share < count
+            assert count <= -(-8222 // SPLIT_KEYS)
+    windowed = prefill_blocks(q_start, kv_len, Spread(16, 1000, 256))
+    assert windowed[:, 3].max() == -(-(256 + 15) // SPLIT_KEYS)
 
 
 @pytest.mark.parametrize(

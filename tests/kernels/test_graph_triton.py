@@ -138,6 +138,82 @@ def test_a_router_is_one_launch() -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+PROMPT_LIMITS: dict[str, Any] = {
+    "max_tokens": 40,
+    "max_sequences": 3,
+    "max_logits": 3,
+    "page_size": 16,
+    "max_pages_per_sequence": 24,
+}
+# New tokens and earlier ones of each sequence: prompts, one beside decode, decode, more than a bucket holds
+PROMPT_STEPS = (
+    ([5, 1, 9], [300, 20, 0]),
+    ([1, 14], [305, 21]),
+    ([1, 1], [306, 35]),
+    ([36], [307]),
+    ([18, 1, 2], [343, 36, 9]),
+)
+
+
+def record_attention(g: Any, device: str | None) -> Any:
+    """Heads that rotate, attention over pages of random keys and values, experts, logits."""
+    rng = np.random.default_rng(7)
+    x, normed, logits, mixed = (g.buffer(width) for width in (32, 32, 8, 32))
+    q, k, v, heads = (g.buffer(width) for width in (128, 64, 64, 128))
+    pages = [rng.standard_normal((72, 1, *rest)).astype(np.float32) for rest in ((64, 16), (16, 64))]
+    k_pages, v_pages = pages if device is None else [torch.from_numpy(each).to(device) for each in pages]
+    g.embedding(x, matrix(8, 32, 1), 2.0)
+    g.linears([(q, matrix(128, 32, 2), None), (k, matrix(64, 32, 3), None), (v, matrix(64, 32, 4), None)], x)
+    frequencies = (1e4 ** -np.linspace(0, 1, 32)).astype(np.float32)
+    g.rope(q, 2, 64, frequencies)
+    g.rope(k, 1, 64, frequencies)
+    g.kv_store(k, v, k_pages, v_pages)
+    g.attention(heads, q, k_pages, v_pages, 2, 0.1)
+    g.linear_add(x, heads, matrix(32, 128, 5))
+    g.rms_norm(normed, x, np.linspace(0.5, 1.5, 32, dtype=np.float32), 1e-5)
+    g.linear(logits, normed, matrix(8, 32, 2))
+    routing = g.route_topk(logits, 3)
+    g.expert_ffn(mixed, normed, routing, random_bank(np.random.default_rng(3), 8, 32, 32))
+    g.add(x, mixed)
+    out = g.logit_buffer(32)
+    g.select_logit_rows(out, x)
+    g.finish()
+    return out
+
+
+def prompt_step(lengths: list[int], starts: list[int]) -> list[Any]:
+    """The arrays of a step of PROMPT_STEPS; each sequence's last token has logits."""
+    positions = np.concatenate([s + np.arange(n) for n, s in zip(lengths, starts, strict=True)])
+    table = np.random.default_rng(1).permutation(72).reshape(3, 24)[: len(lengths)]
+    pages = table[np.repeat(np.arange(len(lengths)), lengths), positions // 16]
+    ends = np.cumsum(lengths)
+    arrays = (
+        np.arange(sum(lengths)) * 5 % 8, positions, pages * 16 + positions % 16, [0, *ends],
+        np.array(lengths) + starts, table, ends - 1,
+    )  # fmt: skip
+    return [np.array(each, np.int32) for each in arrays]
+
+
+def test_short_prompts_padded_to_a_bucket_are_the_same() -> None:
+    """What a captured graph runs on a card: rows, sequences and blocks of padding leave no trace."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    reference = ReferenceGraph(None, **PROMPT_LIMITS, precision="f32")
+    g = CudaGraph(None, **PROMPT_LIMITS, precision="f32", device=device)
+    theirs, ours = record_attention(reference, None), record_attention(g, device)
+    assert g._runner is not None
+    g._runner.pad()
+    buckets = []
+    for lengths, starts in PROMPT_STEPS:
+        arrays = prompt_step(lengths, starts)
+        reference.run(*arrays)
+        g.run(*arrays)
+        np.testing.assert_allclose(g.view(ours), reference.view(theirs), rtol=2e-4, atol=2e-4)
+        step = g._runner._step
+        assert step is not None
+        buckets.append((step.num_tokens, len(step.kv_len), step.num_decode))
+    assert buckets == [(16, 3, 0), (16, 3, 0), (2, 2, 2), (36, 1, 0), (32, 3, 0)]
+
+
 def test_misuse_is_refused() -> None:
     _, g = graphs()
     with pytest.raises(ValueError, match="finish"):

@@ -38,6 +38,7 @@ CASES = {
     "float32 pages": Case(6, 48, 32, 16, ((1, 130), (20, 70)), dtype="f4"),
     "odd sizes": Case(3, 37, 29, 5, ((1, 71), (9, 71)), dtype="f4"),
     "real shape": Case(16, 576, 512, 32, ((1, 70), (5, 9))),
+    "few rows, many keys": Case(5, 24, 16, 16, ((1, 300), (3, 500), (20, 300))),
     "more rows than a block": Case(130, 16, 8, 8, ((1, 20), (3, 20))),
 }
 

@@ -9,10 +9,10 @@ import torch
 from ftd.kernels.attention_triton import prefill_blocks
 from ftd.kernels.latent_attention_ref import latent_attention
 from ftd.kernels.latent_attention_triton import (
-    block_tokens,
     latent_attention_decode,
     latent_attention_prefill,
     latent_workspace,
+    spread,
 )
 from tests.kernels.test_latent_attention import CASES, Case, arrays
 
@@ -47,10 +47,12 @@ def run(case: Case, a: dict[str, Any], t: dict[str, Any], scale: float, selected
             t["q"][:n], t["pages"], t["page_table"][:n], t["kv_len"][:n], heads, case.latent, scale,
             None if selected is None else selected[:n], out=out[:n], workspace=workspace,
         )  # fmt: skip
-    blocks = torch.from_numpy(prefill_blocks(a["q_start"], block_tokens(heads, t["pages"]), n)).to(device)
+    listed = prefill_blocks(a["q_start"], a["kv_len"], spread(heads, t["pages"]), n)
+    padded = np.concatenate([listed, np.full((2, 4), -1, np.int32)])
+    blocks = torch.from_numpy(padded).to(device)
     latent_attention_prefill(
         t["q"], t["pages"], t["page_table"], t["q_start"], t["positions"], blocks, heads, case.latent, scale,
-        selected, out=out,
+        selected, out=out, parts=workspace.parts if (listed[:, 3] > 1).any() else None,
     )  # fmt: skip
     return out.cpu().numpy().reshape(len(a["q"]), heads, case.latent)
 
