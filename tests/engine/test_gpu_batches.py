@@ -78,12 +78,12 @@ def test_short_prompts_in_padded_and_captured_steps(family: str, precision: str)
         return np.concatenate([row for parts in SHORT_STEPS for row in run(model, parts, last_only=True)])
 
     runner.pad()
-    captured = texts()
-    runner._graphs.clear()
     padded = texts()
+    if runner._graphs:
+        runner._graphs.clear()
+        np.testing.assert_array_equal(texts(), padded)
     runner._buckets.clear()
     alone = texts()
-    np.testing.assert_array_equal(captured, padded)
     assert_near(oracle, padded, alone, precision)
     expected = [oracle.logits(IDS[:21]), oracle.logits(IDS[30:39])]
     assert_near(oracle, alone[:2], np.concatenate([each[-1:] for each in expected]), precision)
