@@ -5,9 +5,9 @@ q_start        0            1            2                       T
 logit_rows     0            1                                 T-1      rows whose logits are wanted
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,8 +80,7 @@ class StepArrays:
         return step
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The sequences of one step in the order of their rows: decode first, then prefill chunks."""
 
     entries: tuple[Entry, ...]

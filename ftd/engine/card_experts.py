@@ -1,9 +1,7 @@
 """The experts of a model that a card cannot hold: makes their pool, splits misses, counts."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import ftd
@@ -12,10 +10,8 @@ from ftd.engine import expert_plan, expert_store
 from ftd.engine.devices import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.expert_tuner import Tuner, shifted
-from ftd.engine.graphs import Graph
 from ftd.engine.messages import Load
 from ftd.engine.model_config import ModelConfig
-from ftd.engine.sizing import Sizes
 from ftd.kernels import cpu, expert_split
 from ftd.kernels._pool import Pool, isa_in_force
 from ftd.kernels.expert_split import Point, Split
@@ -141,19 +137,3 @@ class CardExperts:
             "expert_cpu_ns": self.pool.worker_ns,
             "expert_split": self.pool.quota_of_one()[1 : self._num_chosen + 1],
         }
-
-
-def make(
-    device: Device, sizes: Sizes, config: ModelConfig, load: Load, threads: Pool, kept: Any = None
-) -> tuple[Callable[..., Graph], CardExperts | None]:
-    """Return what makes the graph, and the experts that it takes from a pool, if any.
-
-    kept: what the pool before left. Raises InvalidOption if ``load.experts`` makes no sense.
-    """
-    expert_plan.share(load.experts)
-    expert_plan.policy(load.experts_policy)
-    if sizes.experts is None:
-        return device.make_graph, None
-    experts = CardExperts(device, sizes.experts, sizes.num_slots, config, load, threads, kept)
-    make_graph: Any = partial(device.make_graph, experts=experts.pool)
-    return make_graph, experts

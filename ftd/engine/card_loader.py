@@ -13,12 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ftd.engine import loader, sizing
@@ -37,8 +38,7 @@ READ_BYTES = 4 << 20
 ROUNDING_BYTES = 2 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """Weights for a device: what recording asks for them, and where they are kept there (None: nowhere else).
 
     files: what they come from, if they do not lie in host memory. is_kept: an engine before had them.
@@ -270,8 +270,7 @@ class CardFiles:
             self._changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     """``num_bytes`` of a blob from ``start`` on that belong into ``target``."""
 
     start: int

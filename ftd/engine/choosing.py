@@ -8,9 +8,9 @@ Both draw the same number for the same request and token, so a text does not dep
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from ftd.engine.batch import Batch
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 _IN_FLIGHT = 2
 
 
-@dataclass(slots=True)
-class Choices:
+class Choices(msgspec.Struct):
     """The ids of a batch's sampled sequences, in their order; by request id, logprobs and what went wrong."""
 
-    ids: list[int] = field(default_factory=list)
-    logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
-    failures: dict[int, FtdError] = field(default_factory=dict)
+    ids: list[int] = []
+    logprobs: dict[int, TokenLogprob] = {}
+    failures: dict[int, FtdError] = {}
 
 
 Wait = Callable[[], Choices]

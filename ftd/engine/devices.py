@@ -9,11 +9,12 @@ import importlib.util
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ftd import log
 from ftd.engine import card_memory, memory
@@ -41,8 +42,7 @@ MAX_PLACED_ROWS = 64
 _PAGE_ALIGNMENT = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """A place to compute: ``name`` is cpu or cuda, ``label`` names it for people.
 
     reason: why it was chosen, if nobody asked for it. context_bytes: what the driver takes of a card for this

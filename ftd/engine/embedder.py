@@ -5,11 +5,11 @@ kept. The vectors go up as computed: whether to normalise them is the caller's b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ftd.engine.batch import Batch
@@ -21,14 +21,13 @@ from ftd.errors import InvalidRequest
 Vector = NDArray[np.float64]
 
 
-@dataclass(eq=False, slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One Embed in progress: its sequences, and the pooled vector of each, by sequence id."""
 
     request_id: int
     pooling: Literal["mean", "last", "cls"]
     sequences: list[Sequence]
-    vectors: dict[int, Vector] = field(default_factory=dict)
+    vectors: dict[int, Vector] = {}
     num_ended: int = 0
     is_aborted: bool = False
 
@@ -84,9 +83,7 @@ class Embedder:
         self.forget(request.request_id)
         num_tokens = sum(each.prompt_len for each in request.sequences)
         if request.is_aborted:
-            self._send(
-                msgspec.structs.replace(finished, request_id=request.request_id, prompt_tokens=num_tokens)
-            )
+            self._send(replace(finished, request_id=request.request_id, prompt_tokens=num_tokens))
             return request.request_id
         vectors = [request.vectors[each.request_id] for each in request.sequences]
         self._send(

@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 from ftd import log
-from ftd.engine import answers, card_experts, card_loader, loader, model_config, report, sizing
+from ftd.engine import answers, card_loader, expert_graph, loader, model_config, report, sizing
 from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
@@ -88,7 +88,7 @@ class Engine:
         # The thread that answers a card is one of the pool's; this one needs a core of its own
         self.threads = Pool(load.num_threads or self.device.num_threads())
         kept_experts = source.experts if isinstance(source, card_loader.Kept) else None
-        make_graph, self._experts = card_experts.make(
+        make_graph, self._experts = expert_graph.make(
             self.device, sizes, self.config, load, self.threads, kept_experts
         )
         self.model = Model(

@@ -4,7 +4,7 @@ Dense weights, KV, states and workspace come first; slots get what is left. Wher
 resident and nothing is looked up.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from ftd.choices import EXPERTS_POLICIES
 from ftd.engine import expert_cache
@@ -12,8 +12,7 @@ from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is done with experts that a card does not hold.
 
     residency: which stay in slots. is_paper: FreeToken as described, the baseline: misses are split by the
@@ -36,8 +35,7 @@ POLICIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertNeeds:
+class ExpertNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's experts take: L layers with E experts each, records of S bytes.
 
     staged_layers: whole layers that prompts stage on a card, 2 or, where memory is short, 1.

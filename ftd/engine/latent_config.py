@@ -9,15 +9,15 @@ YaRN, by the square of its magnitude.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ftd.engine.hyperparameters import Values
 from ftd.errors import InvalidFtw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig:
+class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sparse attention: an indexer with heads of its own selects the ``count`` keys that a token sees.
 
     layers: whether a layer has an indexer; one that has none takes the selection of the layer before.
@@ -30,8 +30,7 @@ class IndexConfig:
     layers: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentConfig:
+class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of one model's latent attention; ``q_rank`` 0: queries are not compressed.
 
     interleaved: rotated channels are stored in pairs 0, 1, 2, 3, … and not in halves.

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
@@ -16,8 +17,7 @@ from ftd.kernels.quant import BankMatrix, ExpertBank
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """A model's weights, and what reading them took."""
 
     weights: Weights

@@ -11,8 +11,10 @@ Dimension letters, used in every shape of the engine and the kernels:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd.engine import latent_config, recurrent_config
 from ftd.engine.hyperparameters import MAX_SIZE, Values
@@ -47,8 +49,7 @@ SIGMOID = frozenset(("deepseek_v3", "deepseek_v32", "glm4_moe"))
 RECURRENT = frozenset(("qwen3_5", "qwen3_5_moe", "qwen3_next"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
+class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary embedding: base ``theta``, number of rotated channels, scaling rule with its own parameters."""
 
     theta: float
@@ -57,8 +58,7 @@ class RopeConfig:
     parameters: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsConfig:
+class ExpertsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Mixture of experts: how many there are, how a token's are chosen and weighted, what each computes.
 
     ``layers`` says of each layer whether it has experts instead of an mlp. ``shared_size`` is the inner size
@@ -81,8 +81,7 @@ class ExpertsConfig:
     layers: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and constants of one model; every number is checked, so the rest of the engine trusts them.
 
     ``windows`` has one entry a layer: how many tokens attention sees, 0 for all. Layers with a window rotate

@@ -12,14 +12,14 @@ that was used longest ago. Not thread-safe: one step loop owns it.
 import heapq
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
+
+import msgspec
 
 from ftd.engine.pages import Owner, PagePool
 
 
-@dataclass(eq=False, slots=True)
-class Node:
+class Node(msgspec.Struct, eq=False):
     """One edge of the tree: ``keys[i]`` are the ids (int32 bytes) whose K and V lie in ``pages[i]``.
 
     ``lock_count``: how many sequences stand on this node or below it. ``last_use``: number of the last match
@@ -31,7 +31,7 @@ class Node:
     pages: list[int]
     last_use: int
     lock_count: int = 0
-    children: dict[bytes, "Node"] = field(default_factory=dict)
+    children: dict[bytes, "Node"] = {}
 
     @property
     def is_root(self) -> bool:

@@ -1,6 +1,6 @@
 """Layers that keep a state of fixed size in place of keys and values (gated delta net)."""
 
-from dataclasses import dataclass
+import msgspec
 
 from ftd.engine.hyperparameters import Values
 from ftd.errors import InvalidFtw, Unsupported
@@ -10,8 +10,7 @@ LINEAR = "linear_attention"
 MAX_TAPS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which layers are recurrent, and their sizes, as in ``gated_delta_ref`` and ``causal_conv_ref``.
 
     taps: inputs that the convolution sees. tiled: how value heads share key heads.

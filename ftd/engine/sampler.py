@@ -5,7 +5,7 @@ The random number of output token n of a request is a pure function of its seed 
 preemption nor a warm prefix changes a text.
 """
 
-import secrets
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -88,7 +88,7 @@ class Sampler:
             top_k=max(0, min(sampling.top_k, self._vocab_size)),
             repeat_last_n=max(-1, min(sampling.repeat_last_n, MAX_HISTORY_TOKENS)),
         )
-        return State(params, secrets.randbits(64) if sampling.seed is None else sampling.seed)
+        return State(params, int.from_bytes(os.urandom(8)) if sampling.seed is None else sampling.seed)
 
     def sample(self, logits: Floats, sequence: Sequence, allowed: NDArray[np.bool_] | None = None) -> int:
         """Return the next id of ``sequence`` from its ``logits`` [V]; EngineError if they are not finite.

@@ -11,9 +11,10 @@ by the engine; 0 means not yet.
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from ftd.engine.messages import SamplingParams
 from ftd.engine.prefix_cache import Node
@@ -33,8 +34,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Sequence:
+class Sequence(msgspec.Struct, eq=False, kw_only=True):
     """One request in the engine.
 
     ids: prompt and output so far, int32. prompt_len: how many of them came with the request.
@@ -58,7 +58,7 @@ class Sequence:
     prompt_len: int
     max_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
     num_logprobs: int = -1
     cache_salt: str = ""
     window_tokens: int = 0
@@ -78,7 +78,7 @@ class Sequence:
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     order: int = 0
-    pages: "array[int]" = field(default_factory=lambda: array("i"))
+    pages: "array[int]" = msgspec.field(default_factory=lambda: array("i"))
     node: Node | None = None
     num_shared_pages: int = 0
     computed_len: int = 0

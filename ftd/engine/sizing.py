@@ -3,8 +3,10 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from ftd import log
 from ftd.engine import card_memory, devices, expert_plan, memory, plan
@@ -26,8 +28,7 @@ logger = logging.getLogger(__name__)
 MOST_SLOTS_FOR_CHUNKS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True):
     """The plan; of a card that cannot hold all experts, what they need and how many slots it has for them."""
 
     plan: Plan
@@ -45,8 +46,7 @@ class Sizes:
         return 0 if self.experts is None else self.num_slots * self.experts.record_bytes + self.staged_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """What sizes depend on: the config's blobs, and weights that are only looked at to see their shapes.
 
     kept_bytes: of weights that are where they belong, on the device; has_all_experts: there too.

@@ -12,6 +12,10 @@ def test_known_architectures_are_transformers_model_types() -> None:
     assert families.FAMILIES and all(name in CONFIG_MAPPING for name in families.FAMILIES)
 
 
+def test_every_family_has_a_function_that_records_it() -> None:
+    assert all(families.get(name).__name__ == "record" for name in families.FAMILIES)
+
+
 def test_an_unknown_architecture_is_refused_with_the_list() -> None:
     with pytest.raises(Unsupported, match="mamba9") as caught:
         families.get("mamba9")
