@@ -5,8 +5,8 @@ each sequence. A plan that does not fit is refused with the numbers. Pure functi
 plan.
 """
 
-from collections.abc import Callable
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ftd.errors import InvalidOption, OutOfMemory
@@ -98,8 +98,8 @@ def streaming_chunk_tokens(missing_bytes: int) -> int:
     """Return the tokens of a step that compute about as long as a card copies ``missing_bytes`` for it.
 
     Of one token 30b-a3b computes as long as 2 MB are copied (H200: 27,000 tokens and 55 GB a second); half of
-    that leaves room for models with less to compute. The nearest power of two, by ratio: a shorter step copies
-    more often, a longer one keeps decode waiting.
+    that leaves room for models with less to compute. The nearest power of two, by ratio: a shorter step
+    copies more often, a longer one keeps decode waiting.
     """
     tokens = max(missing_bytes >> 20, 1)
     return min(1 << round(math.log2(tokens)), MAX_STREAMING_CHUNK_TOKENS)
@@ -142,11 +142,7 @@ def make(
         SLOTS_PER_SEQUENCE if needs.state_bytes else 0,
     )
     room.give_way(window, fewer_sequences=not max_sequences)
-    if num_pages_for(window, page_size) > room.num_pages(window):
-        fitting = _longest_window(window, page_size, room.num_pages)
-        if context_tokens or fitting < min(MIN_CONTEXT_TOKENS, window):
-            raise _refusal(room, window, fitting)
-        window = fitting
+    window = _fitting_window(room, window, may_shrink=not context_tokens)
     window_pages = num_pages_for(window, page_size)
     num_pages = min(room.num_pages(window), window_pages * room.sequences)
     if not max_sequences:
@@ -212,6 +208,16 @@ class _Room:
                 self.sequences //= 2
             else:
                 return
+
+
+def _fitting_window(room: _Room, window: int, *, may_shrink: bool) -> int:
+    """Return the window, or the longest that fits if it may be shorter. Raises OutOfMemory if none fits."""
+    if num_pages_for(window, room.page_size) <= room.num_pages(window):
+        return window
+    fitting = _longest_window(window, room.page_size, room.num_pages)
+    if not may_shrink or fitting < min(MIN_CONTEXT_TOKENS, window):
+        raise _refusal(room, window, fitting)
+    return fitting
 
 
 def _longest_window(window: int, page_size: int, room: Callable[[int], int]) -> int:

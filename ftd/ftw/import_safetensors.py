@@ -107,21 +107,8 @@ def import_safetensors(
             metadata=_metadata(family, hyper, parameter_count, pooling),
             provenance={"source": checkpoint.suffix[1:], "files": [*checkpoint.shard_names]},
         )
-        total = sum(tensor.source_bytes for tensor in dense)
-        total += sum(hf_experts.source_bytes(layer) for layer in experts.values())
         with FtwWriter(sink, key=key) as writer:
-            done = 0
-
-            def advance(num_bytes: int) -> None:
-                nonlocal done
-                done += num_bytes
-                progress(done, total)
-
-            for tensor in dense:
-                writer.add(tensor.name, tensor.format, tensor.shape, tensor.planes())
-                advance(tensor.source_bytes)
-            if experts:
-                hf_experts.write(writer, experts, num_experts, advance)
+            total = _write_weights(writer, dense, experts, num_experts, progress)
             tokenizer = write_tokenizer(sink, special.data)
             written = writer.finish(draft)
         template = special.chat_template()
@@ -131,6 +118,31 @@ def import_safetensors(
     if pooling is not None and pooling.max_tokens:
         parameters["num_ctx"] = pooling.max_tokens
     return replace(imported(written, tokenizer, template), parameters=parameters)
+
+
+def _write_weights(
+    writer: FtwWriter,
+    dense: list[Dense | Packed],
+    experts: dict[int, list[hf_experts.Share]],
+    num_experts: int,
+    progress: Progress,
+) -> int:
+    """Write all weights; return the bytes that they take in the checkpoint."""
+    total = sum(tensor.source_bytes for tensor in dense)
+    total += sum(hf_experts.source_bytes(layer) for layer in experts.values())
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(done, total)
+
+    for tensor in dense:
+        writer.add(tensor.name, tensor.format, tensor.shape, tensor.planes())
+        advance(tensor.source_bytes)
+    if experts:
+        hf_experts.write(writer, experts, num_experts, advance)
+    return total
 
 
 def _open(files: Mapping[str, Path]) -> Checkpoint:
