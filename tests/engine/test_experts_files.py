@@ -38,7 +38,7 @@ def test_a_gguf_holds_the_weights_of_the_engine(files: Any, tmp_path: Path, form
     def values(name: str) -> Any:
         return gguf.quants.dequantize(found[name].data, found[name].tensor_type)
 
-    gate_up = dequantize(kept.banks[1].matrices["gate_up"].expert(3))
+    gate_up = dequantize(kept.kept_banks[1].matrices["gate_up"].expert(3))
     np.testing.assert_array_equal(values("blk.1.ffn_gate_exps.weight")[3], gate_up[:256])
     np.testing.assert_array_equal(values("blk.1.ffn_up_exps.weight")[3], gate_up[256:])
     query = dequantize(kept.matrices["model.layers.1.self_attn.q_proj.weight"])
