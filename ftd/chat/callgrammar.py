@@ -72,7 +72,7 @@ def tool_grammar(
 def _written(
     call_format: CallFormat, tools_json: str, choice: ToolChoice, special: tuple[tuple[str, int], ...]
 ) -> str:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher  # a daemon whose requests bring no tools starts without it
 
     tools = _tools(json.loads(tools_json), choice)
     text = _Writer(call_format, dict(special), tools, choice).text()

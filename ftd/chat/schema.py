@@ -82,7 +82,7 @@ def without_irregular_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _is_regex(pattern: str) -> bool:
-    from llguidance import LLMatcher, LLParserLimits
+    from llguidance import LLMatcher, LLParserLimits  # as above
 
     limits = LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False)
     return not LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern), limits=limits)

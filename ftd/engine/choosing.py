@@ -83,7 +83,7 @@ class DeviceChooser:
     def __init__(self, vocab_size: int, max_rows: int, device: str) -> None:
         import torch  # on a card alone
 
-        from ftd.kernels import sample_triton
+        from ftd.kernels import sample_triton  # imports torch
 
         self._torch, self._kernels = torch, sample_triton
         self._vocab_size, self._device = vocab_size, device

@@ -16,7 +16,7 @@ MAX_GRAMMAR_SYMBOLS = 50_000
 
 def new_matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
     """Return a matcher at the start of a grammar, in error if it is none."""
-    import llguidance
+    import llguidance  # with the first grammar
 
     limits = llguidance.LLParserLimits(
         max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False
@@ -46,7 +46,7 @@ class _Words:
 
 def tokenizer_of(vocabulary: Vocabulary) -> LLTokenizer:
     """Return a vocabulary as the library wants it; takes up to seconds, with Python's lock held."""
-    import llguidance
+    import llguidance  # with the first grammar
 
     count = len(vocabulary.tokens)
     if not vocabulary.eos_ids:

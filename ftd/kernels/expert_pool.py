@@ -105,7 +105,7 @@ class ExpertPool:
 
     def use_processor(self, threads: "Pool", width: int, precision: str) -> None:
         """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``."""
-        from ftd.kernels._expert_worker_cy import ExpertWorker
+        from ftd.kernels._expert_worker_cy import ExpertWorker  # compiled; others have no use for it
 
         dtype = torch.float32 if precision == "f32" else torch.bfloat16
         shape = (self._max_rows, self._num_chosen, width)

@@ -45,7 +45,7 @@ def _arithmetic(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _repair() -> None:
-    from triton.runtime import interpreter
+    from triton.runtime import interpreter  # only where Triton interprets
 
     builder = interpreter.InterpreterBuilder
     patch_tensor = interpreter._patch_lang_tensor
