@@ -19,7 +19,7 @@ from ftd.kernels._graph_latent_cy cimport LatentOps
 from ftd.kernels._kv_store_cy cimport KvStoreArgs, fill_pages, kv_store_fn
 from ftd.kernels._matmul_cy cimport (
     MatmulArgs, Product, QuantizeArgs, activation_bytes, has_integer_codes, matmul_fn, matmul_scratch_bytes,
-    place_activations, quantize_fn,
+    place_activations, quantize_fn, split_fn, split_matmul_fn, takes_split,
 )
 from ftd.kernels._pool cimport current_isa
 from ftd.kernels._recorder_cy cimport rows_of
@@ -123,7 +123,7 @@ cdef class CpuGraph(LatentOps):
         cdef Product* product
         cdef MatmulArgs* args
         cdef QuantizeArgs* quantize
-        cdef bint needs_codes = False
+        cdef bint needs_codes = False, split = self._fast and len(products) > 0
         self._expect(x, x.width, x.rows)
         for i, (out, weight, bias) in enumerate(products):
             self._expect(x, weight.shape[1], x.rows)
@@ -140,22 +140,23 @@ cdef class CpuGraph(LatentOps):
             product.exact = not (self._fast and has_integer_codes(product.weight))
             product.exact = product.exact or <int>i >= len(products) - num_exact
             needs_codes = needs_codes or not product.exact
+            split = split and takes_split(product.weight, self._isa)
         args = <MatmulArgs*>self._new(sizeof(MatmulArgs))
         args.products = all_products
         args.num_products = len(products)
         args.rows = rows_of(x)
         args.x = self._data(x)
-        if needs_codes:
+        if needs_codes or split:
             quantize = <QuantizeArgs*>self._new(sizeof(QuantizeArgs))
             quantize.x, quantize.k, quantize.rows = args.x, x.width, args.rows
             self._quantizes.push_back(quantize)
             self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width, self._isa))
-            self._record(quantize_fn(), quantize)
+            self._record(split_fn() if split else quantize_fn(), quantize)
             self._light(x.width <= LIGHT_QUANTIZE)
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
         self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width, self._isa) + 63) // 64 * 64)
-        return self._record(matmul_fn(), args)
+        return self._record(split_matmul_fn() if split else matmul_fn(), args)
 
     def swiglu(self, out, gate, up) -> None:
         """Record out = silu(gate) * up; out may be gate."""

@@ -43,8 +43,11 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
 
     int64_t matmul_scratch_bytes(int64_t k, int32_t isa)
     bint has_integer_codes(const Matrix& w)
+    bint takes_split(const Matrix& w, int32_t isa)
 
 cdef OpFn quantize_fn() noexcept nogil
 cdef OpFn matmul_fn() noexcept nogil
+cdef OpFn split_fn() noexcept nogil
+cdef OpFn split_matmul_fn() noexcept nogil
 cdef VectorFn vector_fn() noexcept nogil
 cdef BlockFn block_fn() noexcept nogil

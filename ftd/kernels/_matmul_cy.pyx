@@ -14,6 +14,8 @@ from ftd.kernels._pool cimport Op, Pool, ROWS_TOKENS, Step, current_isa, run_ops
 cdef extern from "matmul_run.h" namespace "ftd" nogil:
     OpFn quantize_select(int32_t isa)
     OpFn matmul_select(int32_t isa)
+    OpFn split_select()
+    OpFn split_matmul_select()
     VectorFn vector_select(int32_t isa)
     BlockFn block_select(int32_t isa)
 
@@ -24,6 +26,15 @@ cdef OpFn quantize_fn() noexcept nogil:
 
 cdef OpFn matmul_fn() noexcept nogil:
     return matmul_select(current_isa())
+
+
+cdef OpFn split_fn() noexcept nogil:
+    """The quantize of products whose weights all take a split x."""
+    return split_select()
+
+
+cdef OpFn split_matmul_fn() noexcept nogil:
+    return split_matmul_select()
 
 
 cdef VectorFn vector_fn() noexcept nogil:
@@ -46,6 +57,7 @@ def matmul(x, weight, bias=None, precision="fast", pool=None):
     cdef Step step
     cdef Op ops[2]
     cdef Pool threads = pool
+    cdef bint split
     cdef int32_t first, parts = 1 if pool is None else threads.num_threads
     cdef const float[:, ::1] x_tk = np.ascontiguousarray(x)
     cdef const float[::1] bias_n
@@ -74,11 +86,12 @@ def matmul(x, weight, bias=None, precision="fast", pool=None):
     quantize_args.k = k
     quantize_args.rows = ROWS_TOKENS
     quantize_args.out = args.activations
-    ops[0].run = quantize_fn()
+    split = precision == "fast" and takes_split(product.weight, current_isa())
+    ops[0].run = split_fn() if split else quantize_fn()
     ops[0].args = &quantize_args
-    ops[1].run = matmul_fn()
+    ops[1].run = split_matmul_fn() if split else matmul_fn()
     ops[1].args = &args
-    first = 1 if product.exact else 0
+    first = 1 if product.exact and not split else 0
     with nogil:
         run_ops(threads, &ops[first], 2 - first, &step)
     return out

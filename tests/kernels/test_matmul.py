@@ -101,6 +101,55 @@ def test_tiles_of_amx_give_the_same_bits(
         np.testing.assert_array_equal(actual, expected, err_msg=f"{rows} {blocks} {tokens}")
 
 
+# Rows, columns, tokens: below, at and over a pair of tiles of rows and of tokens, and 192 rows, 512 tokens and
+# eight blocks of 32 columns at once.
+SPLIT_SHAPES = [(16, 32, 17), (45, 96, 33), (64, 288, 48), (33, 512, 530), (393, 544, 65), (1000, 64, 31)]
+SPLIT_TOLERANCE = 2.0**-17 + TOLERANCE["f32"]  # x is two bfloat16 of 8 bits each
+
+
+def test_bfloats_by_tiles_of_amx_give_the_same_bits_for_a_row_in_any_batch(
+    pools: tuple[Pool | None, ...], rng: np.random.Generator
+) -> None:
+    if cpu.detected_isa() != "amx":
+        pytest.skip(f"this machine has {cpu.detected_isa()}")
+    for number, (rows, columns, tokens) in enumerate(SPLIT_SHAPES):
+        weight = random_matrix("bf16", rows, columns, rng)
+        x = random_rows(tokens, columns, rng)
+        bias = rng.standard_normal(rows).astype(np.float32) if number % 2 else None
+        pool = pools[number % len(pools)]
+        before = set_isa("amx")
+        try:
+            every = compiled(x, weight, bias, pool=pool)
+            for few in (1, 2, 3, 15, 16):
+                start = tokens - few
+                actual = compiled(x[start:], weight, bias, pool=pool)
+                np.testing.assert_array_equal(actual, every[start:], err_msg=f"{rows} {columns} {few}")
+            np.testing.assert_array_equal(compiled(x, weight, bias), every)
+            exact = compiled(x, weight, bias, "f32", pool=pool)
+            set_isa("avx2")
+            np.testing.assert_array_equal(compiled(x, weight, bias, "f32"), exact)
+        finally:
+            set_isa(before)
+        assert error(every, matmul(x, weight, bias), x, weight) <= SPLIT_TOLERANCE, (rows, columns, tokens)
+        assert not np.array_equal(every, exact)  # so tiles did it
+
+
+def test_bfloats_that_are_no_numbers_spoil_their_row_or_token_alone(
+    isa: str, rng: np.random.Generator
+) -> None:
+    weight = random_matrix("bf16", 40, 64, rng)
+    x = random_rows(35, 64, rng)
+    expected = compiled(x, weight)
+    weight.planes[0][17, 3] = 0x7FC0
+    x[20, 40] = np.frombuffer(b"\xff\xff\xff\xff", np.float32)[0]
+    actual = compiled(x, weight)
+    assert np.isnan(actual[20]).all()
+    assert np.isnan(actual[:, 17]).all()
+    kept = np.ones(actual.shape, bool)
+    kept[20], kept[:, 17] = False, False
+    np.testing.assert_array_equal(actual[kept], expected[kept])
+
+
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_one_token_of_rows_of_whole_blocks_gives_the_same_bits_exactly(
     name: str, pools: tuple[Pool | None, ...], rng: np.random.Generator

@@ -31,12 +31,15 @@ struct Activations {
 inline int64_t activation_blocks(int64_t k) { return (k + 4 * BLOCK - 1) / (4 * BLOCK) * 4; }
 
 // AMX reads 16 tokens of a block as one record: a tile of q and z, then d and X.
-constexpr int64_t TILE_WIDTH = 16, TOKEN_RECORD = 16 * 64 + 2 * 64;
+// With bfloat16 weights a record is a tile of the high parts of x and one of the low.
+constexpr int64_t TILE_WIDTH = 16, TOKEN_RECORD = 16 * 64 + 2 * 64, TOKEN_SPLIT = 2 * 16 * 64;
 
 // Bytes of t rows as instruction set `isa` wants them.
 inline int64_t activation_bytes(int64_t t, int64_t k, int32_t isa = ISA_SCALAR) {
     const int64_t blocks = activation_blocks(k), bytes = t * blocks * (32 + 6 * 4) + 64;
-    return isa >= ISA_AMX ? bytes + (t + TILE_WIDTH - 1) / TILE_WIDTH * blocks * TOKEN_RECORD : bytes;
+    if (isa < ISA_AMX) return bytes;
+    const int64_t records = (t + TILE_WIDTH - 1) / TILE_WIDTH * blocks, codes = bytes + records * TOKEN_RECORD;
+    return codes > records * TOKEN_SPLIT ? codes : records * TOKEN_SPLIT;
 }
 
 // Lays the arrays of t rows into memory (64-aligned, activation_bytes long).
@@ -54,6 +57,9 @@ inline Activations place_activations(void* memory, int64_t t, int64_t k, int32_t
     x.tiles = isa >= ISA_AMX ? at + (items * (32 + 6 * 4) + 63) / 64 * 64 : nullptr;
     return x;
 }
+
+// Where products of bfloat16 weights on AMX have, instead of all that, x as pairs of bfloat16: see matmul_amx_split.inl.
+inline char* split_records(const Activations& x) { return reinterpret_cast<char*>(x.q); }
 
 struct QuantizeArgs {
     const float* x;  // [rows, K]
@@ -84,7 +90,14 @@ struct MatmulArgs {
 // What AMX works on at once: 64 rows of weights, of which 32 blocks are unpacked, and 256 tokens.
 constexpr int64_t AMX_BLOCKS = 32, AMX_ROWS = 64, AMX_TOKENS = 256;
 constexpr int64_t AMX_WEIGHT_BYTES = AMX_ROWS / 16 * AMX_BLOCKS * (16 * 64 + 2 * 64);
-constexpr int64_t AMX_SCRATCH_BYTES = AMX_WEIGHT_BYTES + AMX_TOKENS * AMX_ROWS * 4 * 4;
+constexpr int64_t AMX_CODES_BYTES = AMX_WEIGHT_BYTES + AMX_TOKENS * AMX_ROWS * 4 * 4;
+
+// Of bfloat16 weights: 192 rows, of which eight blocks are copied, and 512 tokens. Their sums and the copy take 480 KiB of
+// the second cache's 2 MiB; of 32 tokens these blocks stay in the first.
+constexpr int64_t SPLIT_ROWS = 192, SPLIT_TOKENS = 512, SPLIT_BLOCKS = 8;
+constexpr int64_t SPLIT_COPY_BYTES = SPLIT_ROWS * SPLIT_BLOCKS * 64;
+constexpr int64_t SPLIT_BYTES = SPLIT_COPY_BYTES + SPLIT_ROWS * SPLIT_TOKENS * 4;
+constexpr int64_t AMX_SCRATCH_BYTES = AMX_CODES_BYTES > SPLIT_BYTES ? AMX_CODES_BYTES : SPLIT_BYTES;
 
 // What the ops of one row of x are made of, for ops that share rows out in their own way.
 //
@@ -118,6 +131,12 @@ inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
     const int64_t floats = (PANELS_BYTES > panel ? PANELS_BYTES : panel) + panel + MOST_PANELS * SUMS_BYTES;
     const int64_t bytes = codes > floats ? codes : floats;
     return isa >= ISA_AMX && bytes < AMX_SCRATCH_BYTES ? AMX_SCRATCH_BYTES : bytes;
+}
+
+// Whether products of the fast precision take x as the sum of two bfloat16, high + low, which leaves 2^-17 of a value at
+// most: x * w in the same order for any number of tokens, but not in that of the other instruction sets.
+inline bool takes_split(const Matrix& w, int32_t isa) {
+    return isa >= ISA_AMX && w.format == BF16 && w.n >= 16 && w.k % BLOCK == 0;
 }
 
 // Whether a format's codes are small whole numbers, so that the fast precision can use them.

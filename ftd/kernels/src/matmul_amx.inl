@@ -117,14 +117,8 @@ inline void transpose16(__m512 r[16]) {
     }
 }
 
-// Adds up the four partial sums of a tile of 16 rows from `row` on and stores tokens [t0, t1), rows of `mask`.
-inline void store_tile(const Product& p, const float* sums, int64_t row, __mmask16 mask, int64_t t0, int64_t t1) {
-    __m512 value[16];
-    for (int r = 0; r < 16; ++r) {
-        const __m512 first = _mm512_add_ps(_mm512_load_ps(sums + 16 * r), _mm512_load_ps(sums + 256 + 16 * r));
-        value[r] = _mm512_add_ps(_mm512_add_ps(first, _mm512_load_ps(sums + 512 + 16 * r)),
-                                 _mm512_load_ps(sums + 768 + 16 * r));
-    }
+// Stores a tile, a token a lane: 16 rows from `row` on, of which `mask` says which, and tokens [t0, t1).
+inline void store_values(const Product& p, __m512 value[16], int64_t row, __mmask16 mask, int64_t t0, int64_t t1) {
     transpose16(value);
     const __m512 bias = p.bias ? _mm512_maskz_loadu_ps(mask, p.bias + row) : _mm512_setzero_ps();
     for (int64_t t = t0; t < t1; ++t) {
@@ -136,6 +130,17 @@ inline void store_tile(const Product& p, const float* sums, int64_t row, __mmask
             v = _mm512_add_ps(bias, v);
         _mm512_mask_storeu_ps(out, mask, v);
     }
+}
+
+// Adds up the four partial sums of a tile and stores it.
+inline void store_tile(const Product& p, const float* sums, int64_t row, __mmask16 mask, int64_t t0, int64_t t1) {
+    __m512 value[16];
+    for (int r = 0; r < 16; ++r) {
+        const __m512 first = _mm512_add_ps(_mm512_load_ps(sums + 16 * r), _mm512_load_ps(sums + 256 + 16 * r));
+        value[r] = _mm512_add_ps(_mm512_add_ps(first, _mm512_load_ps(sums + 512 + 16 * r)),
+                                 _mm512_load_ps(sums + 768 + 16 * r));
+    }
+    store_values(p, value, row, mask, t0, t1);
 }
 
 // The part of one product that tile_range does at once.

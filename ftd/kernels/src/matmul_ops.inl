@@ -59,13 +59,12 @@ inline void vector_range(const Product& p, const float* x, const Activations& co
     }
 }
 
-// The row tiles of all products form one line that the parts share; few tiles and many tokens are shared by tokens too.
-inline void matmul_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
-    const MatmulArgs& a = *static_cast<const MatmulArgs*>(args);
-    const int64_t num_tokens = num_rows(step, a.rows);
-    if (num_tokens == 0) return;
-    char* scratch = a.scratch + thread * a.scratch_stride;
-    const int64_t grain = num_tokens == 1 ? 8 : TILE_ROWS, token_tiles = (num_tokens + TOKEN_GRAIN - 1) / TOKEN_GRAIN;
+// Shares out the row tiles, `grain` rows each, of all products: they form one line; few tiles and many tokens are shared by
+// tokens too. Calls range(product, the next or null, begin, end, t0, t1) for what is this part's.
+template <class Range>
+void for_each_range(const MatmulArgs& a, int64_t num_tokens, int64_t grain, int32_t thread, int32_t num_threads,
+                    const Range& range) {
+    const int64_t token_tiles = (num_tokens + TOKEN_GRAIN - 1) / TOKEN_GRAIN;
     int64_t tiles = 0, slices = 1;
     for (int32_t i = 0; i < a.num_products; ++i) tiles += (a.products[i].weight.n + grain - 1) / grain;
     while (tiles * slices < 3 * num_threads && num_tokens / slices >= 32) slices *= 2;
@@ -76,16 +75,24 @@ inline void matmul_op(const void* args, const Step* step, int32_t thread, int32_
         const int64_t t1 = slice + 1 < slices ? token_tiles * (slice + 1) / slices * TOKEN_GRAIN : num_tokens;
         int64_t at = slice * tiles;  // first tile of the product, in the line
         for (int32_t i = 0; i < a.num_products; ++i) {
-            const Product& p = a.products[i];
-            const int64_t n = p.weight.n, count = (n + grain - 1) / grain;
+            const int64_t n = a.products[i].weight.n, count = (n + grain - 1) / grain;
             const int64_t first = begin > at ? begin - at : 0, last = end - at < count ? end - at : count;
+            const Product* after = i + 1 < a.num_products ? &a.products[i + 1] : nullptr;
             const int64_t stop = last * grain < n ? last * grain : n;
-            const Matrix* after = i + 1 < a.num_products ? &a.products[i + 1].weight : nullptr;
-            if (first < last && num_tokens == 1)
-                vector_range(p, a.x, a.activations, first * grain, stop, after, 0, scratch);
-            else if (first < last)
-                product_range(p, a, first * grain, stop, t0, t1, scratch);
+            if (first < last) range(a.products[i], after, first * grain, stop, t0, t1);
             at += count;
         }
     }
+}
+
+inline void matmul_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
+    const MatmulArgs& a = *static_cast<const MatmulArgs*>(args);
+    const int64_t num_tokens = num_rows(step, a.rows), grain = num_tokens == 1 ? 8 : TILE_ROWS;
+    if (num_tokens == 0) return;
+    char* scratch = a.scratch + thread * a.scratch_stride;
+    const auto range = [&](const Product& p, const Product* after, int64_t begin, int64_t end, int64_t t0, int64_t t1) {
+        if (num_tokens > 1) return product_range(p, a, begin, end, t0, t1, scratch);
+        vector_range(p, a.x, a.activations, begin, end, after ? &after->weight : nullptr, 0, scratch);
+    };
+    for_each_range(a, num_tokens, grain, thread, num_threads, range);
 }

@@ -84,7 +84,7 @@ namespace avx512 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")
+#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8,amx-bf16")
 namespace amx {
 using avx512::exact_vector;
 using avx512::float_range;
@@ -93,6 +93,7 @@ using avx512::vector_rows;
 #include "matmul_amx_tokens.inl"
 #include "matmul_amx.inl"
 #include "matmul_ops.inl"
+#include "matmul_amx_split.inl"
 }  // namespace amx
 #pragma GCC pop_options
 #endif
@@ -113,6 +114,23 @@ inline OpFn matmul_select(int32_t isa) {
     if (isa >= ISA_AVX2) return avx2::matmul_op;
 #endif
     return scalar::matmul_op;
+}
+
+// The same for weights of which takes_split(w, isa).
+inline OpFn split_select() {
+#if defined(__x86_64__)
+    return amx::split_op;
+#else
+    return nullptr;
+#endif
+}
+
+inline OpFn split_matmul_select() {
+#if defined(__x86_64__)
+    return amx::split_matmul_op;
+#else
+    return nullptr;
+#endif
 }
 
 #if defined(__x86_64__)
