@@ -101,8 +101,8 @@ def test_tiles_of_amx_give_the_same_bits(
         np.testing.assert_array_equal(actual, expected, err_msg=f"{rows} {blocks} {tokens}")
 
 
-# Rows, columns, tokens: below, at and over a pair of tiles of rows and of tokens, and 192 rows, 512 tokens and
-# eight blocks of 32 columns at once.
+# Rows, columns, tokens: below, at and over a pair of tiles of rows and of tokens, and 192 rows, 512 tokens
+# and eight blocks of 32 columns at once.
 SPLIT_SHAPES = [(16, 32, 17), (45, 96, 33), (64, 288, 48), (33, 512, 530), (393, 544, 65), (1000, 64, 31)]
 SPLIT_TOLERANCE = 2.0**-17 + TOLERANCE["f32"]  # x is two bfloat16 of 8 bits each
 
