@@ -5,11 +5,13 @@ import json
 import re
 
 import pytest
+import pytest_asyncio
 from fake_engine import fake_command
 from live_daemon import running, says
-from tiny_model import EOS, THINKING, TOOLS, add_model
+from tiny_model import EOS, THINKING, TOOLS, add_model, ids_of
 
 USER = [{"role": "user", "content": "hi"}]
+CHARACTERS = "é😀\u2028x"
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 
 
@@ -209,24 +211,28 @@ async def test_stop_string_cancels_the_engine(tmp_path):
             assert (await lease.runner.stats()).running == 0
 
 
-async def test_characters_are_never_cut(tmp_path):
-    text = "é😀\u2028x"
-    async with running(tmp_path, says(text)) as daemon:
-        *deltas, end = await daemon.lines("/api/generate", {"model": "tiny", "prompt": "x"})
-        assert [line["response"] for line in deltas] == ["é", "😀", "\u2028", "x"]
-        assert end["eval_count"] == len(text.encode())
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def answering(tmp_path_factory):
+    """A daemon whose engine answers by the prompt."""
+    rules = [["chars", ids_of(CHARACTERS)], ["tail", [65, 0xF0, 0x9F]], ["end", [72, 105, EOS, 33]]]
+    async with running(tmp_path_factory.mktemp("daemon"), fake_command(rules=rules)) as daemon:
+        yield daemon
 
 
-async def test_broken_tail_becomes_a_replacement_character(tmp_path):
-    async with running(tmp_path, fake_command(reply=[65, 0xF0, 0x9F])) as daemon:
-        *deltas, _ = await daemon.lines("/api/generate", {"model": "tiny", "prompt": "x"})
-        assert "".join(line["response"] for line in deltas) == "A\ufffd"
+async def test_characters_are_never_cut(answering):
+    *deltas, end = await answering.lines("/api/generate", {"model": "tiny", "prompt": "chars"})
+    assert [line["response"] for line in deltas] == ["é", "😀", "\u2028", "x"]
+    assert end["eval_count"] == len(CHARACTERS.encode())
 
 
-async def test_end_token_is_silent(tmp_path):
-    async with running(tmp_path, fake_command(reply=[72, 105, EOS, 33])) as daemon:
-        answer = await daemon.json("/api/generate", {"model": "tiny", "prompt": "x", "stream": False})
-        assert (answer["response"], answer["done_reason"], answer["eval_count"]) == ("Hi", "stop", 2)
+async def test_broken_tail_becomes_a_replacement_character(answering):
+    *deltas, _ = await answering.lines("/api/generate", {"model": "tiny", "prompt": "tail"})
+    assert "".join(line["response"] for line in deltas) == "A\ufffd"
+
+
+async def test_end_token_is_silent(answering):
+    answer = await answering.json("/api/generate", {"model": "tiny", "prompt": "end", "stream": False})
+    assert (answer["response"], answer["done_reason"], answer["eval_count"]) == ("Hi", "stop", 2)
 
 
 async def test_thinking_is_kept_apart_and_on_by_default(tmp_path):

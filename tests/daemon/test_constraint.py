@@ -52,29 +52,27 @@ async def test_vocabulary_goes_once_and_before_the_first_grammar(tmp_path, contr
         assert json.loads(message["grammar"]["text"])["grammars"][0]["json_schema"]["required"] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/api/generate", {"prompt": "x", "format": SCHEMA}),
-        (
-            "/v1/chat/completions",
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
-        ),
-        ("/v1/completions", {"prompt": "x", "format": SCHEMA}),
-        (
-            "/v1/responses",
-            {"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
-        ),
-        (
-            "/v1/messages",
-            {"max_tokens": 9, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-        ),
-    ],
-)
-async def test_every_api_binds_its_answer(tmp_path, control, path, body):
+BOUND = {
+    "/api/generate": {"prompt": "x", "format": SCHEMA},
+    "/v1/chat/completions": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    },
+    "/v1/completions": {"prompt": "x", "format": SCHEMA},
+    "/v1/responses": {
+        "input": "x",
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    },
+    "/v1/messages": {"max_tokens": 9, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+}
+
+
+async def test_every_api_binds_its_answer(tmp_path, control):
     async with running(tmp_path, control.command()) as daemon:
-        _, _, message = await told(daemon, control, path=path, **body)
-        assert json.loads(message["grammar"]["text"])["grammars"][0]["json_schema"]["required"] == ["a"]
+        worker = None
+        for path, body in BOUND.items():
+            worker, _, message = await told(daemon, control, worker, path=path, **body)
+            (grammar,) = json.loads(message["grammar"]["text"])["grammars"]
+            assert grammar["json_schema"]["required"] == ["a"], path
 
 
 async def test_thinking_is_free(tmp_path, control):

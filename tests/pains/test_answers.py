@@ -207,8 +207,7 @@ THOUGHTS = (
 )
 
 
-@pytest.mark.parametrize("with_tools", [False, True])
-async def test_think_1_no_thinking_in_content(tmp_path, control, with_tools):
+async def test_think_1_no_thinking_in_content(tmp_path, control):
     """In generate and chat, streamed and not; what is thought though it was not to be is in ``thinking``."""
     async with running(tmp_path, control.command(), models=()) as daemon:
         add_model(daemon.store, "tiny", template=HERMES + "{# <think> </think> #}")
@@ -216,10 +215,8 @@ async def test_think_1_no_thinking_in_content(tmp_path, control, with_tools):
         for reply, think in itertools.product(THOUGHTS, (True, False, None, "low")):
             if think is not False and reply.lstrip().startswith("</think>"):
                 continue  # a closing tag alone, where thinking is on, is the model's own text
-            for path in ("/api/chat", "/api/generate"):
-                body = {**BODIES[path]} | ({} if think is None else {"think": think})
-                if with_tools and path == "/api/chat":
-                    body["tools"] = [TOOL]
+            for path, tools in (("/api/chat", {}), ("/api/chat", {"tools": [TOOL]}), ("/api/generate", {})):
+                body = BODIES[path] | tools | ({} if think is None else {"think": think})
                 whole = json.loads(await (await scripted.post(path, body, reply)).text())
                 response = await scripted.post(path, body | {"stream": True}, reply)
                 lines = [json.loads(line) for line in (await response.text()).splitlines()]
@@ -241,12 +238,11 @@ async def test_think_2_capability_flag_and_answer_agree(tmp_path, template, thin
 EMOJI = "👩‍👩‍👧‍👦🇸🇪 한국어 ནམ་"
 
 
-@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
-async def test_tok_1_no_character_is_split(tmp_path, path):
+async def test_tok_1_no_character_is_split(tmp_path):
     """For each limit: the stream is the whole; only a character cut by the limit is a U+FFFD, at the end."""
     data = EMOJI.encode()
     async with running(tmp_path, fake_command(reply=list(data))) as daemon:
-        for limit in range(1, 41, 3):
+        for path, limit in itertools.product(("/api/generate", "/api/chat"), range(1, 41, 3)):
             body = {"model": "tiny", **BODIES[path], "options": {"num_predict": limit}}
             whole = text_of(path, await daemon.json(path, body))
             lines = (await (await daemon.post(path, body | {"stream": True})).text()).splitlines()

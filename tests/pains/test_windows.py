@@ -44,20 +44,19 @@ async def test_ctx_1_nothing_of_a_prompt_is_lost_in_silence(tmp_path):
             assert path == "/api/generate" or response.status == 400
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("/api/chat", "the prompt is longer than the context length"),
-        ("/v1/chat/completions", "context_length_exceeded"),
-        ("/v1/responses", "context_length_exceeded"),
-        ("/v1/messages", "prompt is too long"),
-    ],
-)
-async def test_ctx_3_a_tool_result_that_does_not_fit(tmp_path, path, words):
-    result = "y" * 12000
+TOO_LONG = {
+    "/api/chat": "the prompt is longer than the context length",
+    "/v1/chat/completions": "context_length_exceeded",
+    "/v1/responses": "context_length_exceeded",
+    "/v1/messages": "prompt is too long",
+}
+
+
+def with_tool_result(path, result):
+    """A body whose last turn is the result of a call."""
     call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": {}}}
     turns = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    body = {"model": "tiny", **BODIES[path], "options": {"num_ctx": 4096}, "truncate": False}
+    body = {"model": "tiny", **BODIES[path]}
     if path == "/api/chat":
         body["messages"] = [*turns, {"role": "tool", "content": result, "tool_name": "write"}]
     elif path == "/v1/chat/completions":
@@ -72,11 +71,17 @@ async def test_ctx_3_a_tool_result_that_does_not_fit(tmp_path, path, words):
         block = {"type": "tool_result", "tool_use_id": "c1", "content": result}
         answer = {"role": "assistant", "content": [use]}
         body["messages"] = [*USER, answer, {"role": "user", "content": [block]}]
+    return body
+
+
+async def test_ctx_3_a_tool_result_that_does_not_fit(tmp_path):
     async with running(tmp_path, models=()) as daemon:
         add_model(daemon.store, "tiny", template=HERMES, context_length=8192)
-        response = await daemon.post(path, body)
-        text = await response.text()
-        assert response.status == 400 and words in text and "4096" in text
+        for path, words in TOO_LONG.items():
+            body = with_tool_result(path, "y" * 12000)
+            response = await daemon.post(path, body | {"options": {"num_ctx": 4096}, "truncate": False})
+            text = await response.text()
+            assert response.status == 400 and words in text and "4096" in text, path
 
 
 @pytest.mark.parametrize("num_parallel", [1, 4])
