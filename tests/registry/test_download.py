@@ -171,7 +171,7 @@ async def test_a_stalled_stream_is_asked_again(
     registry: FaultyRegistry, store: Store, pull: Pull, payload: bytes
 ) -> None:
     registry.faults.stall_after, registry.faults.num_stalls = 20_000, 2
-    limits = Limits(stall_s=0.5, attempts=20, backoff_s=0.0, min_part_bytes=65536)
+    limits = Limits(stall_s=0.2, attempts=20, backoff_s=0.0, min_part_bytes=65536)
     await pull(store, registry.add(b"{}", [payload]), limits=limits)
     assert registry.faults.num_stalls == 0
     assert store.blobs.verify(digest_of(payload))

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,15 @@ def embed(engine: Engine, sent: list[Up], sequences: list[list[int]], pooling: A
     return np.frombuffer(answer.data, "<f4").reshape(len(sequences), answer.width)
 
 
-def pooled(model: Any, ids: list[int], pooling: str) -> NDArray[np.float32]:
-    states = encoders.hidden(model, ids)
+@cache
+def states_of(model: Any, length: int) -> NDArray[np.float32]:
+    """Return transformers' hidden states of ``prompt(length)``, which several tests ask for."""
+    return encoders.hidden(model, prompt(length))
+
+
+def pooled(model: Any, length: int, pooling: str) -> NDArray[np.float32]:
+    """Return the vector of ``prompt(length)``."""
+    states = states_of(model, length)
     return {"mean": states.mean(axis=0), "cls": states[0], "last": states[-1]}[pooling]
 
 
@@ -91,7 +99,7 @@ def test_vectors_are_those_of_transformers(
         for pooling in ("mean", "cls", "last"):
             ours = embed(engine, sent, [prompt(length) for length in LENGTHS], pooling)
             for length, vector in zip(LENGTHS, ours, strict=True):
-                theirs = pooled(oracle, prompt(length), pooling)
+                theirs = pooled(oracle, length, pooling)
                 assert np.abs(vector - theirs).max() <= TOLERANCE[precision] * theirs.std(), (pooling, length)
 
 
@@ -102,7 +110,7 @@ def test_q_k_and_v_may_be_one_tensor(tmp_path: Path) -> None:
     engine, sent = load(sink, import_gguf([tmp_path / "model.gguf"], sink))
     with engine:
         ours = embed(engine, sent, [prompt(33)], "mean")[0]
-    np.testing.assert_allclose(ours, pooled(oracle, prompt(33), "mean"), atol=1e-4)
+    np.testing.assert_allclose(ours, pooled(oracle, 33, "mean"), atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20])
@@ -132,7 +140,7 @@ def test_quantised_weights_against_the_same_values(oracle: Any, tmp_path: Path, 
         state[name].copy_(torch.from_numpy(values.reshape(state[name].shape)))
     with engine:
         vector = embed(engine, sent, [prompt(100)], "mean")[0].astype(np.float64)
-    theirs = pooled(rounded, prompt(100), "mean").astype(np.float64)
+    theirs = pooled(rounded, 100, "mean").astype(np.float64)
     assert engine.weights.tensors["model.layers.0.mlp.up_proj.weight"].format == "q8_0"
     assert vector @ theirs / np.linalg.norm(vector) / np.linalg.norm(theirs) > 0.9995
     if precision == "f32":
