@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import first_quick
 
 from ftd.kernels import gated_delta_ref
 from ftd.kernels.gated_delta_triton import gated_delta
@@ -70,6 +71,13 @@ def close(actual: Any, wanted: Any) -> None:
         ((1, 3, 7, 13), (12,), False),
         ((1, 1, 1, 1), (4, 1), False),
         ((1, 2, 128, 16), (9,), True),
+        # many tokens, in chunks: keys in two parts
+        ((1, 2, 128, 48), (64, 65, 17), True),
+        pytest.param((1, 1, 7, 13), (200, 16), False, marks=pytest.mark.slow),
+        # few tokens between many
+        pytest.param((2, 4, 24, 40), (70, 3, 20), False, marks=pytest.mark.slow),
+        # up to, over and far over the end of a first chunk
+        pytest.param((1, 2, 16, 16), (57, 58, 130), True, marks=pytest.mark.slow),
     ],
 )
 def test_equals_the_reference(
@@ -85,31 +93,7 @@ def test_equals_the_reference(
     close(kept, case.state)
 
 
-@pytest.mark.parametrize(
-    ("shape", "lengths", "tiled"),
-    [
-        # few tokens between many
-        pytest.param((2, 4, 24, 40), (70, 3, 20), False, marks=pytest.mark.slow),
-        ((1, 2, 128, 48), (64, 65, 17), True),  # keys in two parts
-        ((1, 1, 7, 13), (200, 16), False),
-        # up to, over and far over the end of a first chunk
-        pytest.param((1, 2, 16, 16), (57, 58, 130), True, marks=pytest.mark.slow),
-    ],
-)
-def test_many_tokens_in_chunks(
-    device: str,
-    rng: np.random.Generator,
-    shape: tuple[int, int, int, int],
-    lengths: tuple[int, ...],
-    tiled: bool,
-) -> None:
-    case = Case(rng, shape, lengths)
-    out, kept = case.run(device, tiled)
-    close(out, case.expected(tiled))
-    close(kept, case.state)
-
-
-@pytest.mark.parametrize("alike", [1.0, 0.999])
+@pytest.mark.parametrize("alike", first_quick(1.0, 0.999))
 def test_keys_that_are_all_alike(device: str, rng: np.random.Generator, alike: float) -> None:
     """Nothing forgotten, all corrected: powers of the matrix that chunks invert would reach 1e18."""
     case = Case(rng, (1, 2, 32, 16), (150,))
@@ -120,7 +104,7 @@ def test_keys_that_are_all_alike(device: str, rng: np.random.Generator, alike: f
     close(kept, case.state)
 
 
-@pytest.mark.parametrize("alike", [0.0, 0.9])
+@pytest.mark.parametrize("alike", first_quick(0.0, 0.9))
 def test_little_forgotten_after_much(device: str, rng: np.random.Generator, alike: float) -> None:
     """Sums of what is forgotten reach 500 in a chunk; their differences count where they are near 0."""
     case = Case(rng, (1, 2, 16, 24), (130,))
