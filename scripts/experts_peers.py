@@ -202,7 +202,7 @@ def run_freetoken(
     options: Namespace, report: Report, shape: str, layers: int, folder: Path, locality: Locality
 ) -> None:
     """Measure FreeToken as it serves ``folder``."""
-    for strategy in ("offload", "hybrid"):
+    for strategy in options.strategies:
         if strategy == "hybrid":
             profile()
         for slots in options.slots:
