@@ -47,7 +47,9 @@ inline void unpack_pair(const uint8_t* from, const uint8_t* high, bool single, _
     }
     if constexpr (FORMAT == Q6_K) {
         const __m128i bytes16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high));
-        const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(bytes16), 0x50);  // b0 b0 b1 b1
+        constexpr int64_t FIRST = 0x0706050403020100, SECOND = 0x0f0e0d0c0b0a0908;
+        const __m256i order = _mm256_setr_epi64x(FIRST, FIRST, SECOND, SECOND);
+        const __m256i twice = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes16), order);  // b0 b0 b1 b1
         const __m256i above = _mm256_set1_epi8(0x30);  // where bits 4 and 5 of a code lie
         const __m256i add_lo = _mm256_and_si256(_mm256_sllv_epi64(twice, _mm256_setr_epi64x(4, 2, 4, 2)), above);
         const __m256i add_hi = _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 2, 0, 2)), above);

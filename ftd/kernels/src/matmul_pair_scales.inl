@@ -7,20 +7,46 @@ struct PairScales {
     __m256 scale[Codes<FORMAT>::GROUPS][2], minimum[2];
 };
 
-// BYTES bytes (8 or 16) from byte `at` of rows row .. row + 3 of a plane. Beyond a row lies the next row's, which nobody
-// uses; beyond the last row lies nothing, so those are read through a copy.
+// Eight rows of a plane: few registers say where all of them lie.
+struct EightRows {
+    const uint8_t* third[3];  // rows 0, 3 and 6
+    int64_t stride;           // bytes of a row
+
+    static EightRows of(const Matrix& w, int plane, int64_t row, int64_t stride) {
+        const uint8_t* first = plane_row<uint8_t>(w, plane, row, stride);
+        return {{first, first + 3 * stride, first + 6 * stride}, stride};
+    }
+    const uint8_t* at(int r) const { return third[r / 3] + r % 3 * stride; }
+    void advance(int64_t bytes) {
+        for (auto& row : third) row += bytes;
+    }
+};
+
+// Scales of eight rows, and minimums.
+struct ScaleRows {
+    EightRows scales, mins;
+
+    template <int32_t FORMAT>
+    static ScaleRows of(const Matrix& w, int64_t row) {
+        using C = Codes<FORMAT>;
+        const int64_t stride = w.k / Ahead<FORMAT, 8>::SCALES;
+        return {EightRows::of(w, C::SCALES_PLANE, row, stride),
+                C::MINS ? EightRows::of(w, C::SCALES_PLANE + 1, row, stride) : EightRows{}};
+    }
+};
+
+// BYTES bytes (8 or 16) from byte `at` of four rows on. Beyond a row lies the next row's, which nobody uses; beyond the
+// last row lies nothing, so of the last rows no more than a row is read.
 template <int BYTES>
-inline void four_rows(const Matrix& w, int plane, int64_t row, int64_t row_bytes, int64_t at, __m128i out[4]) {
-    const uint8_t* from = plane_row<uint8_t>(w, plane, row, row_bytes) + at;
-    const int64_t left = (w.n - row - 3) * row_bytes - at;  // in the last of the rows
+inline void four_rows(const EightRows& rows, int first, int64_t at, bool last, __m128i out[4]) {
     for (int r = 0; r < 4; ++r) {
+        const uint8_t* from = rows.at(first + r) + at;
         uint8_t part[16] = {};
-        if (left < BYTES) [[unlikely]] {
-            const int64_t rest = left + (3 - r) * row_bytes;
-            std::memcpy(part, from + r * row_bytes, static_cast<size_t>(rest < BYTES ? rest : BYTES));
+        if (last) [[unlikely]] {
+            std::memcpy(part, from, static_cast<size_t>(rows.stride - at < BYTES ? rows.stride - at : BYTES));
             out[r] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part));
         } else {
-            const auto* items = reinterpret_cast<const __m128i*>(from + r * row_bytes);
+            const auto* items = reinterpret_cast<const __m128i*>(from);
             out[r] = BYTES == 8 ? _mm_loadl_epi64(items) : _mm_loadu_si128(items);
         }
     }
@@ -89,19 +115,21 @@ inline __m256 half_powers(__m128i codes) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), is_nan));
 }
 
-// Scales of rows row .. row + 7, blocks b0 .. b0 + 7 (b0 a multiple of 8; beyond the row: anything).
+// Scales of eight rows, blocks b0 .. b0 + 7 (b0 a multiple of 8; beyond the row: anything). `last`: fewer
+// than 16 bytes lie behind the rows, which have no eight blocks left.
 template <int32_t FORMAT>
-inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, const SuperScales<FORMAT>& super, PairScales<FORMAT> out[4]) {
-    constexpr int P = Codes<FORMAT>::SCALES_PLANE;
-    for (int half = 0; half < 2; ++half, row += 4) {
+inline void pair_scales(const Matrix& w, const ScaleRows& at, int64_t b0, bool last, const SuperScales<FORMAT>& super,
+                        PairScales<FORMAT> out[4]) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
         __m128i rows[4], pairs[4];
         if constexpr (FORMAT == MXFP4) {
-            four_rows<8>(w, 1, row, w.k / 32, b0, rows);
+            four_rows<8>(at.scales, 4 * half, b0, last, rows);
             transpose_bytes(rows, pairs);
             for (int i = 0; i < 4; ++i) out[i].scale[0][half] = half_powers(pairs[i]);
         } else if constexpr (FORMAT == NVFP4) {
             const __m256 all = _mm256_set1_ps(0.5f * *static_cast<const float*>(w.planes[2]));
-            four_rows<16>(w, 1, row, w.k / 16, 2 * b0, rows);
+            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
             transpose_groups(rows, pairs);
             for (int i = 0; i < 4; ++i) {
                 out[i].scale[0][half] = _mm256_mul_ps(small_floats(pairs[i]), all);
@@ -109,7 +137,7 @@ inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, const SuperSca
             }
         } else if constexpr (FORMAT == Q6_K) {
             const __m256 d = twice(super.d[b0 / 8 % 8], half);
-            four_rows<16>(w, 2, row, w.k / 16, 2 * b0, rows);
+            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
             transpose_groups(rows, pairs);
             for (int i = 0; i < 4; ++i) {
                 const __m128i second = _mm_unpackhi_epi64(pairs[i], pairs[i]);
@@ -118,20 +146,20 @@ inline void pair_scales(const Matrix& w, int64_t row, int64_t b0, const SuperSca
             }
         } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
             const __m256 d = twice(super.d[b0 / 8 % 8], half), minus_dmin = twice(super.minus_dmin[b0 / 8 % 8], half);
-            four_rows<8>(w, P, row, w.k / 32, b0, rows);
+            four_rows<8>(at.scales, 4 * half, b0, last, rows);
             transpose_bytes(rows, pairs);
             for (int i = 0; i < 4; ++i)
                 out[i].scale[0][half] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pairs[i])));
-            four_rows<8>(w, P + 1, row, w.k / 32, b0, rows);
+            four_rows<8>(at.mins, 4 * half, b0, last, rows);
             transpose_bytes(rows, pairs);
             for (int i = 0; i < 4; ++i)
                 out[i].minimum[half] = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pairs[i])));
         } else {
-            four_rows<16>(w, P, row, w.k / 16, 2 * b0, rows);
+            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
             transpose_halves(rows, pairs);
             for (int i = 0; i < 4; ++i) out[i].scale[0][half] = _mm256_cvtph_ps(pairs[i]);
             if constexpr (Codes<FORMAT>::MINS) {
-                four_rows<16>(w, P + 1, row, w.k / 16, 2 * b0, rows);
+                four_rows<16>(at.mins, 4 * half, 2 * b0, last, rows);
                 transpose_halves(rows, pairs);
                 for (int i = 0; i < 4; ++i) out[i].minimum[half] = _mm256_cvtph_ps(pairs[i]);
             }

@@ -13,18 +13,16 @@ inline __m256i add_lanes(__m256i a, __m256i b) {
     return WIDE ? _mm256_add_epi32(a, b) : _mm256_add_epi16(a, b);
 }
 
-// Lane sums of four rows' vectors as a quad of whole numbers.
+// Lane sums of two rows' vectors side by side, and of two such results: four rows as a quad of whole numbers.
 template <int FIT>
-inline __m256i add_rows(const __m256i r[4]) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i a = add_lanes<FIT == 1>(_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
-    __m256i b = add_lanes<FIT == 1>(_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
-    if constexpr (FIT == 2) {
-        a = _mm256_madd_epi16(a, ones);
-        b = _mm256_madd_epi16(b, ones);
-    }
+inline __m256i add_two_rows(__m256i a, __m256i b) {
+    const __m256i sum = add_lanes<FIT == 1>(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    return FIT == 2 ? _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) : sum;
+}
+template <int FIT>
+inline __m256i add_four_rows(__m256i a, __m256i b) {
     const __m256i quad = add_lanes<FIT != 4>(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    return FIT == 4 ? _mm256_madd_epi16(quad, ones) : quad;
+    return FIT == 4 ? _mm256_madd_epi16(quad, _mm256_set1_epi16(1)) : quad;
 }
 
 // Pair sums of signed codes c times q: |c| times q with c's sign (q is never -128).
@@ -60,68 +58,81 @@ inline __m256i times_offset(__m256i number) {
     return _mm256_slli_epi32(number, SHIFT);
 }
 
-// Where a pair of eight rows lies.
-struct EightRows {
-    const uint8_t *codes, *high;
-    int64_t stride, high_stride;
+// Codes of eight rows, and their high bits.
+struct CodeRows {
+    EightRows codes, high;
 
     template <int32_t FORMAT>
-    static EightRows of(const Matrix& w, int64_t row, int64_t pair) {
-        constexpr int64_t BYTES = PAIR_BYTES<FORMAT>, HIGH = PAIR_HIGH_BYTES<FORMAT>;
-        const int64_t stride = w.k * BYTES / 64, high_stride = w.k * HIGH / 64;
-        const uint8_t* high = HIGH ? plane_row<uint8_t>(w, 1, row, high_stride) + HIGH * pair : nullptr;
-        return {plane_row<uint8_t>(w, 0, row, stride) + BYTES * pair, high, stride, high_stride};
+    static CodeRows of(const Matrix& w, int64_t row) {
+        constexpr int64_t HIGH = PAIR_HIGH_BYTES<FORMAT>;
+        return {EightRows::of(w, 0, row, w.k * PAIR_BYTES<FORMAT> / 64),
+                HIGH ? EightRows::of(w, 1, row, w.k * HIGH / 64) : EightRows{}};
+    }
+    template <int32_t FORMAT>
+    void advance(int64_t pairs) {
+        codes.advance(pairs * PAIR_BYTES<FORMAT>);
+        if constexpr (PAIR_HIGH_BYTES<FORMAT> != 0) high.advance(pairs * PAIR_HIGH_BYTES<FORMAT>);
     }
 };
 
-// Dot products of a pair of eight rows with the pair at q: dot[group][rows / 4]. ZEROS: it counts from the two z.
-template <int32_t FORMAT, bool SINGLE, bool ZEROS>
-inline void dot_pair(__m256i dot[][2], const EightRows& rows, const int8_t* q, const float* two_z) {
-    constexpr int FIT = SUMS_THAT_FIT<FORMAT, ZEROS>;
-    const __m256i q_lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
-    const __m256i q_hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 64));
-    const __m256i z = ZEROS ? _mm256_shuffle_epi8(_mm256_cvttps_epi32(spread_pair(two_z)), _mm256_set1_epi32(0)) : q_lo;
+// Dot products of pair i of eight rows with a pair of x, which counts from z where ZEROS: dot[group][rows / 4]. LINES of
+// `ahead` are fetched meanwhile, a few at a time: many at once hold up the loads.
+template <int32_t FORMAT, bool SINGLE, int LINES, bool ZEROS>
+inline void dot_pair(__m256i dot[][2], const CodeRows& rows, int i, __m256i q_lo, __m256i q_hi, __m256i z,
+                     const char* ahead) {
+    constexpr int GROUPS = Codes<FORMAT>::GROUPS, FIT = SUMS_THAT_FIT<FORMAT, ZEROS>;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-        __m256i sums[2][4];
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            __m256i lo, hi;
-            unpack_pair<FORMAT>(rows.codes + (4 * half + r) * rows.stride, rows.high + (4 * half + r) * rows.high_stride,
-                                SINGLE, &lo, &hi);
-            if constexpr (FORMAT == Q8_0) {
-                sums[0][r] = _mm256_add_epi32(dot_signed(lo, q_lo), dot_signed(hi, q_hi));
-                if constexpr (ZEROS) sums[0][r] = _mm256_add_epi32(sums[0][r], times_zero(lo, hi, z));
-            } else if constexpr (Codes<FORMAT>::GROUPS == 2) {
-                sums[0][r] = _mm256_maddubs_epi16(lo, q_lo);
-                sums[1][r] = _mm256_maddubs_epi16(hi, q_hi);
-                if constexpr (ZEROS) {
-                    sums[0][r] = _mm256_add_epi16(sums[0][r], _mm256_maddubs_epi16(lo, z));
-                    sums[1][r] = _mm256_add_epi16(sums[1][r], _mm256_maddubs_epi16(hi, z));
+        for (int line = half * LINES / 2; line < (half + 1) * LINES / 2; ++line)
+            __builtin_prefetch(ahead + 64 * line, 0, FETCH_LOCALITY);
+        if constexpr (LINES != 0) asm volatile("");  // or the compiler puts all fetches first
+        __m256i two[GROUPS][2];
+#pragma GCC unroll 2
+        for (int pair = 0; pair < 2; ++pair) {
+            __m256i sums[GROUPS][2];
+#pragma GCC unroll 2
+            for (int r = 0; r < 2; ++r) {
+                const int row = 4 * half + 2 * pair + r;
+                __m256i lo, hi;
+                unpack_pair<FORMAT>(rows.codes.at(row) + i * PAIR_BYTES<FORMAT>,
+                                    rows.high.at(row) + i * PAIR_HIGH_BYTES<FORMAT>, SINGLE, &lo, &hi);
+                if constexpr (FORMAT == Q8_0) {
+                    sums[0][r] = _mm256_add_epi32(dot_signed(lo, q_lo), dot_signed(hi, q_hi));
+                    if constexpr (ZEROS) sums[0][r] = _mm256_add_epi32(sums[0][r], times_zero(lo, hi, z));
+                } else if constexpr (GROUPS == 2) {
+                    sums[0][r] = _mm256_maddubs_epi16(lo, q_lo);
+                    sums[1][r] = _mm256_maddubs_epi16(hi, q_hi);
+                    if constexpr (ZEROS) {
+                        sums[0][r] = _mm256_add_epi16(sums[0][r], _mm256_maddubs_epi16(lo, z));
+                        sums[1][r] = _mm256_add_epi16(sums[1][r], _mm256_maddubs_epi16(hi, z));
+                    }
+                } else {
+                    sums[0][r] = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(hi, q_hi));
+                    if constexpr (ZEROS)
+                        sums[0][r] = _mm256_add_epi16(sums[0][r], _mm256_maddubs_epi16(_mm256_add_epi8(lo, hi), z));
                 }
-            } else {
-                sums[0][r] = _mm256_add_epi16(_mm256_maddubs_epi16(lo, q_lo), _mm256_maddubs_epi16(hi, q_hi));
-                if constexpr (ZEROS)
-                    sums[0][r] = _mm256_add_epi16(sums[0][r], _mm256_maddubs_epi16(_mm256_add_epi8(lo, hi), z));
+                if constexpr (FORMAT != Q8_0 && FIT == 1)
+                    for (int g = 0; g < GROUPS; ++g) sums[g][r] = _mm256_madd_epi16(sums[g][r], _mm256_set1_epi16(1));
             }
-            if constexpr (FORMAT != Q8_0 && FIT == 1)
-                for (int g = 0; g < Codes<FORMAT>::GROUPS; ++g)
-                    sums[g][r] = _mm256_madd_epi16(sums[g][r], _mm256_set1_epi16(1));
+#pragma GCC unroll 2
+            for (int g = 0; g < GROUPS; ++g) two[g][pair] = add_two_rows<FIT>(sums[g][0], sums[g][1]);
         }
 #pragma GCC unroll 2
-        for (int g = 0; g < Codes<FORMAT>::GROUPS; ++g) dot[g][half] = add_rows<FIT>(sums[g]);
+        for (int g = 0; g < GROUPS; ++g) dot[g][half] = add_four_rows<FIT>(two[g][0], two[g][1]);
     }
 }
 
-// The same, whatever the two z are: mostly 0, which saves a fifth of the work.
-template <int32_t FORMAT, bool SINGLE>
-inline void dot_any_pair(__m256i dot[][2], const EightRows& rows, const int8_t* q, const float* two_z) {
-    uint64_t bits;
-    std::memcpy(&bits, two_z, sizeof bits);
-    if (bits != 0)
-        dot_pair<FORMAT, SINGLE, true>(dot, rows, q, two_z);
-    else
-        dot_pair<FORMAT, SINGLE, false>(dot, rows, q, two_z);
+// The same of the pair at q, whatever its two z are: mostly 0, which saves a fifth of the work. MIXED: look; or they are.
+template <int32_t FORMAT, bool SINGLE, int LINES, bool MIXED>
+inline void dot_any_pair(__m256i dot[][2], const CodeRows& rows, int i, const int8_t* q, const float* two_z,
+                         const char* ahead) {
+    const __m256i q_lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(q));
+    const __m256i q_hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 64));
+    uint64_t bits = 0;
+    if constexpr (MIXED) std::memcpy(&bits, two_z, sizeof bits);
+    if (bits == 0) return dot_pair<FORMAT, SINGLE, LINES, false>(dot, rows, i, q_lo, q_hi, q_lo, ahead);
+    const __m256i z = _mm256_shuffle_epi8(_mm256_cvttps_epi32(spread_pair(two_z)), _mm256_setzero_si256());
+    dot_pair<FORMAT, SINGLE, LINES, true>(dot, rows, i, q_lo, q_hi, z, ahead);
 }
 
 // A quad without its second block where that is past the row.
@@ -151,58 +162,78 @@ inline void finish_pair(__m256 acc[2], __m256i dot[][2], const Activations& x, i
             acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.minimum[half]), spread_pair(x.sum32 + b), acc[half]);
 }
 
-// Adds eight blocks from b0 on of rows row .. row + 7; acc[0] is of even pairs, acc[1] of odd ones.
-template <int32_t FORMAT>
-inline void add_eight(__m256 acc[2][2], const Matrix& w, int64_t row, int64_t b0, const Activations& x,
-                      const PairScales<FORMAT> scales[4], Ahead<FORMAT, 8>* ahead) {
-    EightRows rows = EightRows::of<FORMAT>(w, row, b0 / 2);
-    __m256 sums[2][2] = {{acc[0][0], acc[0][1]}, {acc[1][0], acc[1][1]}};
-#pragma GCC unroll 1  // a few fetches at a time: many at once hold up the loads
+// Adds the eight blocks from b0 on, pairs 0 .. 3 of `at`; acc[0] is of even pairs, acc[1] of odd ones. MIXED: a z is not 0.
+// Unrolled, since every address is a register and a number then; inline, since it is the loop of all work.
+template <int32_t FORMAT, bool MIXED>
+[[gnu::always_inline]] inline void add_eight(__m256 acc[2][2], const CodeRows& at, int64_t b0, const Activations& x,
+                                             const PairScales<FORMAT> scales[4], const char* ahead) {
+    constexpr int BYTES = Ahead<FORMAT, 8>::CODE_BYTES;
+    const CodeRows rows = at;
+    const int8_t* q = x.q + 32 * b0;
+    const float* z = x.z + b0;
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
         __m256i dot[Codes<FORMAT>::GROUPS][2];
-        ahead->codes();
-        dot_any_pair<FORMAT, false>(dot, rows, x.q + 32 * b0 + i / 2 * 128 + i % 2 * 32, x.z + b0 + 2 * i);
-        finish_pair<FORMAT, false>(sums[0], dot, x, b0 + 2 * i, scales[i]);
-        rows.codes += PAIR_BYTES<FORMAT>;
-        rows.high += PAIR_HIGH_BYTES<FORMAT>;
-        std::swap(sums[0], sums[1]);
+        dot_any_pair<FORMAT, false, BYTES / 64, MIXED>(dot, rows, i, q + i / 2 * 128 + i % 2 * 32, z + 2 * i,
+                                                       ahead + i * BYTES);
+        finish_pair<FORMAT, false>(acc[i % 2], dot, x, b0 + 2 * i, scales[i]);
     }
-    for (int i = 0; i < 4; ++i) acc[i / 2][i % 2] = sums[i / 2][i % 2];
 }
 
-// The same of a pair, the last one maybe of one block.
+// Elsewhere, for the registers' sake.
+template <int32_t FORMAT>
+[[gnu::noinline]] void add_mixed_eight(__m256 acc[2][2], const CodeRows& at, int64_t b0, const Activations& x,
+                                       const PairScales<FORMAT> scales[4], const char* ahead) {
+    add_eight<FORMAT, true>(acc, at, b0, x, scales, ahead);
+}
+
+// Adds blocks b and b + 1, pair i of `rows`; SINGLE: there is no b + 1.
 template <int32_t FORMAT, bool SINGLE>
-[[gnu::noinline]] void add_pair(__m256 acc[2], const Matrix& w, int64_t row, int64_t pair, const Activations& x,
+[[gnu::noinline]] void add_pair(__m256 acc[2], const CodeRows& rows, int i, int64_t b, const Activations& x,
                                 const PairScales<FORMAT>& scales) {
     __m256i dot[Codes<FORMAT>::GROUPS][2];
-    const int8_t* q = x.q + pair / 2 * 128 + pair % 2 * 32;
-    dot_any_pair<FORMAT, SINGLE>(dot, EightRows::of<FORMAT>(w, row, pair), q, x.z + 2 * pair);
-    finish_pair<FORMAT, SINGLE>(acc, dot, x, 2 * pair, scales);
+    dot_any_pair<FORMAT, SINGLE, 0, true>(dot, rows, i, x.q + b / 4 * 128 + b % 4 * 16, x.z + b, nullptr);
+    finish_pair<FORMAT, SINGLE>(acc, dot, x, b, scales);
+}
+
+// Whether all z of the eight blocks from b0 on are 0.
+inline bool no_zeros(const Activations& x, int64_t b0) {
+    const __m256i z = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.z + b0));
+    return _mm256_testz_si256(z, z);
 }
 
 // Products of rows row .. row + 7 with the one row of x.
 template <int32_t FORMAT>
 inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahead<FORMAT, 8> ahead) {
+    constexpr bool SUPER = SuperScales<FORMAT>::ANY;
     const int64_t blocks = w.k / 32;
     __m256 acc[2][2] = {};  // of even pairs: partial sums 0 and 1; of odd ones: 2 and 3
     SuperScales<FORMAT> super;
     PairScales<FORMAT> scales[4];
-    for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
+    CodeRows rows = CodeRows::of<FORMAT>(w, row);
+    const ScaleRows scale_rows = ScaleRows::of<FORMAT>(w, row);
+    int64_t b0 = 0;
+    for (; b0 + 8 <= blocks; b0 += 8) {
         ahead.scales();
-        if constexpr (SuperScales<FORMAT>::ANY)
-            if (b0 % 64 == 0) super.load(w, row, b0 / 8);
-        pair_scales<FORMAT>(w, row, b0, super, scales);
-        if (blocks - b0 >= 8) {
-            add_eight<FORMAT>(acc, w, row, b0, x, scales, &ahead);
-            continue;
-        }
-        const int64_t pairs = (blocks - b0) / 2, pair = b0 / 2;
-        for (int64_t i = 0; i < pairs; ++i) {
+        if (SUPER && b0 % 64 == 0) super.load(w, row, b0 / 8);
+        pair_scales<FORMAT>(w, scale_rows, b0, false, super, scales);
+        if (no_zeros(x, b0)) [[likely]]
+            add_eight<FORMAT, false>(acc, rows, b0, x, scales, ahead.code_plane);
+        else
+            add_mixed_eight<FORMAT>(acc, rows, b0, x, scales, ahead.code_plane);
+        ahead.code_plane += 4 * Ahead<FORMAT, 8>::CODE_BYTES;
+        rows.advance<FORMAT>(4);
+    }
+    if (!SUPER && b0 < blocks) {  // K of the others is a multiple of 256
+        ahead.scales();
+        const bool last = (w.n - row - 8) * scale_rows.scales.stride < 16;  // what lies behind the rows
+        pair_scales<FORMAT>(w, scale_rows, b0, last, super, scales);
+        const int pairs = static_cast<int>((blocks - b0) / 2);
+        for (int i = 0; i < pairs; ++i) {
             ahead.codes();
-            add_pair<FORMAT, false>(acc[i % 2], w, row, pair + i, x, scales[i]);
+            add_pair<FORMAT, false>(acc[i % 2], rows, i, b0 + 2 * i, x, scales[i]);
         }
-        if constexpr (FORMAT != Q4_K && FORMAT != Q5_K && FORMAT != Q6_K)  // their K is a multiple of 256
-            if (blocks % 2) add_pair<FORMAT, true>(acc[pairs % 2], w, row, pair + pairs, x, scales[pairs]);
+        if (blocks % 2) add_pair<FORMAT, true>(acc[pairs % 2], rows, pairs, b0 + 2 * pairs, x, scales[pairs]);
     }
     const __m256 part0 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x20), part1 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x31);
     const __m256 part2 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x20), part3 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x31);
