@@ -5,7 +5,9 @@ tags, a ``tojson`` without HTML escapes, ``raise_exception`` and ``strftime_now`
 """
 
 import json
+import pprint  # noqa: F401 (the filter of this name imports it, when files can no longer be opened)
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -124,8 +126,22 @@ def pieces(source: str, variables: Mapping[str, Any]) -> Iterator[str]:
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def literals(source: str) -> list[str]:
-    """Return the texts that the template writes by itself: data between tags, and string constants."""
+    """Return the texts that the template writes by itself: data between tags, and string constants.
+
+    It is compiled too, so that the first rendering finds that done.
+    """
+    with suppress(jinja2.TemplateError):  # rendering meets it again
+        compiled(source)
     tree = _ENVIRONMENT.parse(source)
     data = [node.data for node in tree.find_all(nodes.TemplateData)]
     constants = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     return sorted({text for text in data + constants if text})
+
+
+def fault(exc: Exception) -> tuple[str, str] | None:
+    """Return the status of a template's fault and what to say of it, None if it just failed."""
+    if isinstance(exc, Refused):
+        return "refused", str(exc)
+    if isinstance(exc, jinja2.TemplateSyntaxError):
+        return "invalid", f"line {exc.lineno}: {exc.message}"
+    return None

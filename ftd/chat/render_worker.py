@@ -1,4 +1,4 @@
-"""The process in which templates run, ``python -m ftd.chat.render_worker``: one request at a time.
+"""The process in which templates of one kind run, ``python -m ftd.chat.render_worker KIND``, one at a time.
 
     frame := length of the body (u32, little endian) · body (JSON object)
     down     {"op": "render", "kind", "source", "variables", "seal"}
@@ -12,28 +12,27 @@ files) and the parent's clock keep them in.
 """
 
 import gc
+import importlib
 import json
-import pprint  # noqa: F401 (the filter of this name imports it)
 import resource
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from types import ModuleType
 from typing import Any, BinaryIO
 
-import jinja2
-
-from ftd.chat import jinja_environment
-from ftd.chat.gotemplate import GoTemplateError, chat, parse
-from ftd.chat.gotemplate.discovery import literals as go_literals
 from ftd.chat.render_frames import HEADER
+
+# kind -> the module with its ``pieces``, ``literals`` and ``fault``; a process imports one of them
+_LANGUAGES = {"jinja": "ftd.chat.jinja_environment", "go": "ftd.chat.gotemplate.chat"}
 
 MEMORY_BYTES = 1 << 30
 # Room for a template's own text; the size of the request is added four times
 MAX_OUTPUT_CHARS = 4 << 20
 # Descriptors 0 to 2 exist already; with this limit nothing can be opened
 _NUM_FILES = 3
-_FIRST = "{{ strftime_now('%B %Y') | tojson | trim }}{{ nothing.nowhere }}"
+# What is imported or read on first use must be there before files can no longer be opened
+_FIRST = {"jinja": "{{ strftime_now('%B %Y') | tojson | trim }}{{ nothing.nowhere }}", "go": "{{ .Prompt }}"}
 
 
 class _TooLong(Exception):
@@ -58,17 +57,13 @@ def _joined(pieces: Iterable[str], max_chars: int) -> str:
     return "".join(parts)
 
 
-def _literals(kind: str, source: str) -> list[str]:
-    if kind == "jinja":
-        with suppress(jinja2.TemplateError):  # rendering meets it again
-            jinja_environment.compiled(source)
-        return jinja_environment.literals(source)
-    return go_literals(parse(source))
+def _language(kind: str) -> ModuleType:
+    return importlib.import_module(_LANGUAGES[kind])
 
 
 def _render(request: dict[str, Any], max_chars: int) -> str:
-    run = jinja_environment.pieces if request["kind"] == "jinja" else chat.pieces
-    text = _joined(run(request["source"], request["variables"]), max_chars)
+    pieces = _language(request["kind"]).pieces(request["source"], request["variables"])
+    text = _joined(pieces, max_chars)
     seal = request["seal"]
     # repr() and ASCII JSON escape the seal; it is known that no user wrote this escape
     return text.replace(f"\\u{ord(seal):04x}", seal) if seal else text
@@ -78,21 +73,16 @@ def answer(request: dict[str, Any], max_chars: int = MAX_OUTPUT_CHARS) -> dict[s
     """Carry out one request; every fault of a template becomes a status."""
     try:
         if request["op"] == "literals":
-            return {"status": "ok", "literals": _literals(request["kind"], request["source"])}
+            return {"status": "ok", "literals": _language(request["kind"]).literals(request["source"])}
         return {"status": "ok", "text": _render(request, max_chars)}
-    except jinja_environment.Refused as exc:
-        return {"status": "refused", "text": str(exc)}
-    except jinja2.TemplateSyntaxError as exc:
-        return {"status": "invalid", "text": f"line {exc.lineno}: {exc.message}"[:1000]}
-    except GoTemplateError as exc:
-        return {"status": exc.status, "text": str(exc)[:1000]}
     except MemoryError:
         gc.collect()
         return {"status": "limit", "text": f"needs more than {MEMORY_BYTES >> 20} MiB of memory"}
     except _TooLong as exc:
         return {"status": "limit", "text": str(exc)}
     except Exception as exc:  # anything can come out of a template
-        return {"status": "failed", "text": f"{type(exc).__name__}: {exc}"[:1000]}
+        status, text = _language(request["kind"]).fault(exc) or ("failed", f"{type(exc).__name__}: {exc}")
+        return {"status": status, "text": text[:1000]}
 
 
 def _read(stream: BinaryIO) -> bytes:
@@ -112,9 +102,9 @@ def _write(stream: BinaryIO, body: dict[str, Any]) -> None:
 def main() -> None:
     """Answer requests until standard input ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    # What is imported or read on first use must be there before files can no longer be opened
+    kind = sys.argv[1]
     time.localtime()
-    answer({"op": "render", "kind": "jinja", "source": _FIRST, "variables": {}, "seal": ""})
+    answer({"op": "render", "kind": kind, "source": _FIRST[kind], "variables": {}, "seal": ""})
     _limit()
     _write(sink, {"status": "ready"})
     while body := _read(source):

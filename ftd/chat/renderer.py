@@ -1,7 +1,7 @@
 """The daemon's hold on the render worker: starts it, asks it, kills it when a template takes too long.
 
-One worker per Renderer, started on first use; the event loop never waits for a template. A Renderer belongs
-to one event loop; ``close`` ends the process.
+One worker for each kind of template, started on first use; the event loop never waits for a template. A
+Renderer belongs to one event loop; ``close`` ends the processes.
 """
 
 import asyncio
@@ -29,12 +29,10 @@ class TemplateRefused(InvalidTemplate):
 
 
 class Renderer:
-    """Runs templates in a process of its own, one at a time."""
+    """Runs templates in processes of their own, one of a kind at a time."""
 
     def __init__(self, render_limit_s: float = RENDER_LIMIT_S) -> None:
-        self._render_limit_s = render_limit_s
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
+        self._workers = {kind: _Worker(kind, render_limit_s) for kind in ("jinja", "go")}
 
     async def __aenter__(self) -> "Renderer":
         return self
@@ -44,30 +42,48 @@ class Renderer:
     ) -> None:
         await self.close()
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the worker, None while there is none."""
-        return self._process.pid if self._process else None
+    def pid(self, kind: str) -> int | None:
+        """Return the process id of a kind's worker, None while there is none."""
+        return self._workers[kind].pid
 
     async def render(self, kind: str, source: str, variables: dict[str, Any], seal: str = "") -> str:
         """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong."""
         request = {"op": "render", "kind": kind, "source": source, "variables": variables, "seal": seal}
-        return str((await self._ask(request))["text"])
+        return str((await self._workers[kind].ask(request))["text"])
 
     async def literals(self, kind: str, source: str) -> list[str]:
         """Return the texts that a template writes by itself; raise InvalidTemplate if it does not parse.
 
         Called early it has the worker started and the template compiled before they are needed.
         """
-        reply = await self._ask({"op": "literals", "kind": kind, "source": source})
+        reply = await self._workers[kind].ask({"op": "literals", "kind": kind, "source": source})
         return [str(text) for text in reply["literals"]]
 
     async def close(self) -> None:
-        """End the worker."""
+        """End the workers."""
+        for worker in self._workers.values():
+            await worker.close()
+
+
+class _Worker:
+    """The process that runs templates of one kind, while there is one."""
+
+    def __init__(self, kind: str, render_limit_s: float) -> None:
+        self._kind = kind
+        self._render_limit_s = render_limit_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def close(self) -> None:
         async with self._lock:
             await self._kill()
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to a request."""
         data = json.dumps(request).encode("ascii")
         if len(data) > MAX_FRAME_BYTES:
             raise InvalidTemplate(f"conversation is too large to render: {len(data)} bytes")
@@ -101,7 +117,7 @@ class Renderer:
             return self._process
         package = str(Path(ftd.__file__).parents[1])
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "ftd.chat.render_worker"),
+            *(sys.executable, "-P", "-m", "ftd.chat.render_worker", self._kind),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -113,7 +129,7 @@ class Renderer:
         except BaseException:
             await self._kill()
             raise
-        _log.debug(log.fields("render worker started", pid=self._process.pid))
+        _log.debug(log.fields("render worker started", kind=self._kind, pid=self._process.pid))
         return self._process
 
     async def _exchange(self, process: asyncio.subprocess.Process, data: bytes) -> dict[str, Any]:

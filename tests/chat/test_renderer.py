@@ -15,13 +15,14 @@ def is_alive(pid: int | None) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_renders_in_one_process(renderer: Renderer) -> None:
+async def test_renders_in_one_process_of_each_kind(renderer: Renderer) -> None:
+    messages = [{"role": "user", "content": "p"}]
     assert await renderer.render("jinja", "a{{ x }}", {"x": "ü\ud83d\0"}) == "aü\ud83d\0"
-    pid = renderer.pid
-    assert (
-        await renderer.render("go", "{{ .Prompt }}", {"messages": [{"role": "user", "content": "p"}]}) == "p"
-    )
-    assert renderer.pid == pid
+    assert await renderer.render("go", "{{ .Prompt }}", {"messages": messages}) == "p"
+    pids = [renderer.pid(kind) for kind in ("jinja", "go")]
+    assert await renderer.render("go", "b{{ .Prompt }}", {"messages": messages}) == "bp"
+    assert await renderer.render("jinja", "b", {}) == "b"
+    assert [renderer.pid(kind) for kind in ("jinja", "go")] == pids and len(set(pids)) == 2
 
 
 async def test_refusals_and_faults_can_be_told_apart(renderer: Renderer) -> None:
@@ -52,7 +53,7 @@ async def test_a_slow_template_is_killed_and_the_loop_goes_on() -> None:
 
     async with Renderer(render_limit_s=0.3) as renderer:
         await renderer.render("jinja", "x", {})
-        pid = renderer.pid
+        pid = renderer.pid("jinja")
         counter = asyncio.create_task(count())
         loop = "{% for a in range(99999) %}"
         with pytest.raises(InvalidTemplate, match=r"longer than 0\.3 s"):
@@ -76,7 +77,7 @@ async def test_a_cancelled_render_leaves_no_answer_behind(renderer: Renderer) ->
 
 async def test_a_dead_worker_is_replaced(renderer: Renderer) -> None:
     await renderer.render("jinja", "x", {})
-    process = renderer._process
+    process = renderer._workers["jinja"]._process
     assert process is not None
     process.kill()
     await process.wait()
@@ -86,10 +87,10 @@ async def test_a_dead_worker_is_replaced(renderer: Renderer) -> None:
 async def test_close_ends_the_process() -> None:
     renderer = Renderer()
     await renderer.render("jinja", "x", {})
-    pid = renderer.pid
+    pid = renderer.pid("jinja")
     await renderer.close()
     await renderer.close()
-    assert renderer.pid is None and not is_alive(pid)
+    assert renderer.pid("jinja") is None and not is_alive(pid)
 
 
 async def test_concurrent_renders_get_their_own_answers(renderer: Renderer) -> None:
@@ -100,8 +101,8 @@ async def test_concurrent_renders_get_their_own_answers(renderer: Renderer) -> N
 async def test_a_worker_can_be_started_before_it_is_needed() -> None:
     async with Renderer() as renderer:
         await asyncio.gather(*(renderer.literals("jinja", "a{{ x }}") for _ in range(2)))
-        pid = renderer.pid
-        assert await renderer.render("jinja", "a{{ x }}", {"x": 1}) == "a1" and renderer.pid == pid
+        pid = renderer.pid("jinja")
+        assert await renderer.render("jinja", "a{{ x }}", {"x": 1}) == "a1" and renderer.pid("jinja") == pid
 
 
 async def test_literals_of_what_parses_and_does_not_compile(renderer: Renderer) -> None:

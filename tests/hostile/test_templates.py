@@ -98,7 +98,7 @@ def of_process(pid: int | None, name: str) -> bytes:
 
 async def test_the_worker_can_open_no_file(quick: Renderer) -> None:
     await quick.render("jinja", "x", {})
-    limits = of_process(quick.pid, "limits").decode()
+    limits = of_process(quick.pid("jinja"), "limits").decode()
     rows = {line[:26].strip(): line[26:].split()[0] for line in limits.splitlines()[1:]}
     assert rows["Max open files"] == "3"
     assert rows["Max file size"] == "0"
@@ -107,6 +107,6 @@ async def test_the_worker_can_open_no_file(quick: Renderer) -> None:
 
 async def test_the_worker_inherits_no_secrets(quick: Renderer) -> None:
     await quick.render("jinja", "x", {})
-    environment = of_process(quick.pid, "environ").split(b"\0")
+    environment = of_process(quick.pid("jinja"), "environ").split(b"\0")
     names = {entry.partition(b"=")[0] for entry in environment if entry}
     assert names == {b"PYTHONPATH", b"PATH"}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from ftd.chat.gotemplate import discovery
 from ftd.chat.gotemplate import nodes as n
 from ftd.chat.gotemplate.discovery import mentions, variables
 from ftd.chat.gotemplate.evaluator import Evaluator
@@ -41,6 +42,16 @@ def pieces(source: str, values: dict[str, Any]) -> Iterator[str]:
         )
         return
     yield from _legacy(tree, messages, think)
+
+
+def literals(source: str) -> list[str]:
+    """Return the texts that the template writes by itself; raise GoTemplateError if it does not parse."""
+    return discovery.literals(parse(source))
+
+
+def fault(exc: Exception) -> tuple[str, str] | None:
+    """Return the status of a template's fault and what to say of it, None if it just failed."""
+    return (exc.status, str(exc)) if isinstance(exc, n.GoTemplateError) else None
 
 
 @lru_cache(maxsize=32)
