@@ -30,7 +30,8 @@ _OTHER_TIMEOUT_S = 3.0
 def connect(*, start: bool = True, meanwhile: str = "") -> Client:
     """Return a client of a daemon that answers, started now if need be.
 
-    meanwhile: the module that the command needs next; it is imported while a daemon starts. Raises
+    meanwhile: the module that the command needs next; it is imported while a daemon starts, as is what the
+    client needs: a core has nothing else to do until the daemon has started its engine. Raises
     DaemonUnreachable if none answers and ``start`` is false, the address is another machine's, or it does not
     come up.
     """
@@ -74,8 +75,8 @@ def _start(client: Client, meanwhile: str) -> None:
             ],
             setsid=True,
         )
-    if meanwhile:
-        importlib.import_module(meanwhile)
+    for module in filter(None, ("http.client", meanwhile)):
+        importlib.import_module(module)
     deadline = time.monotonic() + _START_TIMEOUT_S
     exit_code = None
     while time.monotonic() < deadline:
