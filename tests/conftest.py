@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import examples
@@ -91,9 +91,19 @@ def models_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2_gguf(models_dir: Path) -> Path:
+def real_model(models_dir: Path) -> Callable[[str], Path]:
+    """Return the path of a real model by its name; skips where it is not there."""
+
+    def find(name: str) -> Path:
+        path = models_dir / name
+        if not path.exists():
+            pytest.skip(f"no such model: {path}")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(real_model: Callable[[str], Path]) -> Path:
     """SmolLM2-135M-Instruct, Q4_1, as published."""
-    path = models_dir / "smollm2.gguf"
-    if not path.exists():
-        pytest.skip(f"no such model: {path}")
-    return path
+    return real_model("smollm2.gguf")

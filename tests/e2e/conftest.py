@@ -1,15 +1,10 @@
 """A daemon with the real engine and SmolLM2, created over HTTP, for the slow tests of a module."""
 
-import asyncio
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from live_daemon import running
-
-from ftd.daemon.runner import WORKER_COMMAND
+from live_daemon import running_real
 
 # Slow as a whole; to import them or to install their packages takes as long as hundreds of other tests
 _SLOW_MODULES = (
@@ -33,12 +28,5 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def smol_daemon(tmp_path_factory, smollm2_gguf):
     """The model is called ``smol``."""
-    async with running(tmp_path_factory.mktemp("daemon"), WORKER_COMMAND, models=()) as daemon:
-        data = await asyncio.to_thread(smollm2_gguf.read_bytes)
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        with smollm2_gguf.open("rb") as file:
-            response = await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=file)
-        assert response.status == 201
-        created = await daemon.post("/api/create", {"model": "smol", "files": {"m.gguf": digest}})
-        assert json.loads((await created.text()).splitlines()[-1]) == {"status": "success"}
+    async with running_real(tmp_path_factory.mktemp("daemon"), smollm2_gguf) as daemon:
         yield daemon

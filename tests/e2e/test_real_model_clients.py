@@ -4,14 +4,11 @@ Checked against the texts that llama.cpp gives and against the model itself: col
 """
 
 import asyncio
-import hashlib
 import json
 
 import ollama
 import pytest
-from live_daemon import running
-
-from ftd.daemon.runner import WORKER_COMMAND
+from live_daemon import running_real
 
 pytestmark = pytest.mark.slow
 
@@ -22,14 +19,7 @@ GREEDY = {"temperature": 0, "num_predict": 24}
 
 @pytest.fixture
 async def client(tmp_path, smollm2_gguf):
-    async with running(tmp_path, WORKER_COMMAND, models=()) as daemon:
-        data = await asyncio.to_thread(smollm2_gguf.read_bytes)
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        with smollm2_gguf.open("rb") as file:
-            response = await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=file)
-        assert response.status == 201
-        created = await daemon.post("/api/create", {"model": "smol", "files": {"m.gguf": digest}})
-        assert json.loads((await created.text()).splitlines()[-1]) == {"status": "success"}
+    async with running_real(tmp_path, smollm2_gguf) as daemon:
         client = ollama.AsyncClient(daemon.url, timeout=250)
         client.daemon = daemon
         yield client

@@ -32,12 +32,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(models_dir: Path) -> Path:
+def folder(real_model: Callable[[str], Path]) -> Path:
     """The checkpoint's folder."""
-    path = models_dir / "tiny-hybrid"
-    if not path.is_dir():
-        pytest.skip("FTD_TEST_MODELS has no tiny-hybrid")
-    return path
+    return real_model("tiny-hybrid")
 
 
 @pytest.fixture(scope="module")

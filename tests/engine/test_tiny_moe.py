@@ -1,7 +1,7 @@
 """A trained model of 32 experts (Qwen3-MoE, bf16) against transformers: logits, text and recorded routing."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(models_dir: Path) -> Path:
+def folder(real_model: Callable[[str], Path]) -> Path:
     """The checkpoint's folder."""
-    path = models_dir / "tiny-moe"
-    if not path.is_dir():
-        pytest.skip("FTD_TEST_MODELS has no tiny-moe")
-    return path
+    return real_model("tiny-moe")
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,6 @@ def save(tmp_path: Path) -> Callable[[str, bytes], Path]:
 
 
 @pytest.fixture(scope="session")
-def gemma3_gguf(models_dir: Path) -> Path:
+def gemma3_gguf(real_model: Callable[[str], Path]) -> Path:
     """Gemma 3 270M, Q4_K_M: K-quants, norms on heads, a SentencePiece vocabulary."""
-    path = models_dir / "gemma3.gguf"
-    if not path.exists():
-        pytest.skip(f"no such model: {path}")
-    return path
+    return real_model("gemma3.gguf")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from checkpoint_bytes import C, D, E, F, G, H
 from numpy.typing import NDArray
+from safetensors import safe_open
 
 from ftd.errors import FtdError, InvalidCheckpoint, Unsupported
 from ftd.ftw import reader
@@ -343,12 +344,8 @@ def test_what_transformers_saved_is_what_is_imported(
     assert imported.config.parameter_count == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_the_trained_model_is_imported(models_dir: Path, bring: Bring) -> None:
-    folder = models_dir / "tiny-moe"
-    if not folder.exists():
-        pytest.skip(f"no such model: {folder}")
-    from safetensors import safe_open
-
+def test_the_trained_model_is_imported(real_model: Callable[[str], Path], bring: Bring) -> None:
+    folder = real_model("tiny-moe")
     imported, tensors, banks = bring({path.name: path for path in folder.iterdir()})
     assert imported.config.architecture == "qwen3_moe"
     assert imported.config.tokens.eos_ids == [2, 0]

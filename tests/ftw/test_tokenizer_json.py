@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,8 @@ def load(path: Path) -> tuple[dict[str, Any], Tokenizer]:
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_ids_are_those_of_llama_cpp(name: str, models_dir: Path) -> None:
-    path = models_dir / "vocab" / f"ggml-vocab-{name}.gguf"
-    if not path.exists():
-        pytest.skip(f"no such vocabulary: {path}")
+def test_ids_are_those_of_llama_cpp(name: str, real_model: Callable[[str], Path]) -> None:
+    path = real_model(f"vocab/ggml-vocab-{name}.gguf")
     texts = [part.decode() for part in Path(f"{path}.inp").read_bytes().split(SEPARATOR)]
     lines = Path(f"{path}.out").read_text().split("\n")
     if texts[-1] == "":

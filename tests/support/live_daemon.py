@@ -1,6 +1,7 @@
 """A real daemon on a real socket with scripted engines behind it."""
 
 import asyncio
+import hashlib
 import json
 import threading
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from tiny_model import add_model, ids_of
 from ftd import config
 from ftd.daemon.app import make_app
 from ftd.daemon.services import SERVICES
+from ftd.daemon.spawn import WORKER_COMMAND
 from ftd.registry import server as registry_server
 from ftd.registry.store import Store
 
@@ -100,6 +102,20 @@ async def running(tmp_path, command=None, models=("tiny",), host="127.0.0.1:0", 
         finally:
             await session.close()
             await runner.cleanup()
+
+
+@asynccontextmanager
+async def running_real(tmp_path, gguf):
+    """A daemon with the real engine; the model of a GGUF file, created over HTTP, is called ``smol``."""
+    async with running(tmp_path, WORKER_COMMAND, models=()) as daemon:
+        data = await asyncio.to_thread(gguf.read_bytes)
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        with gguf.open("rb") as file:
+            response = await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=file)
+        assert response.status == 201
+        created = await daemon.post("/api/create", {"model": "smol", "files": {"m.gguf": digest}})
+        assert json.loads((await created.text()).splitlines()[-1]) == {"status": "success"}
+        yield daemon
 
 
 @contextmanager
