@@ -1,6 +1,7 @@
 """Traces and replays: Belady against exhaustive search, recorded traces against the figures beside them."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from ftd.engine.routing import Trace
 from ftd.errors import InvalidOption
 
 # Share of uses that miss at 11, 25, 37 and 50 % of the experts, first 2,048 tokens, as the page beside the
-# traces has them (decayed with admission and its fills per use; Belady without bypass)
+# traces has them (decayed with admission and its fills per use, half-life 32 steps; Belady without bypass)
 RECORDED = {
     "tiny-moe": {
         "lru": (1.000, 0.431, 0.263, 0.139),
@@ -158,12 +159,9 @@ def test_the_report_counts_unions_and_the_hottest() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RECORDED))
-def test_the_recorded_traces_miss_as_they_are_said_to(models_dir: Path, name: str) -> None:
-    path = models_dir / name / "routing.npz"
-    if not path.exists():
-        pytest.skip(f"FTD_TEST_MODELS has no {name}/routing.npz")
-    trace = routing.read_trace(path, 32).head(2048)
-    rows = routing.report(trace).capacities
+def test_the_recorded_traces_miss_as_they_are_said_to(real_model: Callable[[str], Path], name: str) -> None:
+    trace = routing.read_trace(real_model(f"{name}/routing.npz"), 32).head(2048)
+    rows = routing.report(trace, half_life_steps=32).capacities
     wanted = RECORDED[name]
     uses = [int(layer * 32 + e) for t in range(2048) for layer in range(8) for e in trace.routing[layer, t]]
     assert [row.lru for row in rows] == pytest.approx(wanted["lru"], abs=TOLERANCE)
@@ -177,12 +175,11 @@ def test_the_recorded_traces_miss_as_they_are_said_to(models_dir: Path, name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RECORDED))
-def test_one_fill_beside_a_layer_is_enough_on_the_recorded_traces(models_dir: Path, name: str) -> None:
+def test_one_fill_beside_a_layer_is_enough_on_the_recorded_traces(
+    real_model: Callable[[str], Path], name: str
+) -> None:
     """All misses run on the processor; the limit of what is filled beside them costs hardly a hit."""
-    path = models_dir / name / "routing.npz"
-    if not path.exists():
-        pytest.skip(f"FTD_TEST_MODELS has no {name}/routing.npz")
-    trace = routing.read_trace(path, 32).head(2048)
+    trace = routing.read_trace(real_model(f"{name}/routing.npz"), 32).head(2048)
     rates = []
     for warm in (None, 1):
         cache = ExpertCache(trace.all_experts, int(0.37 * trace.all_experts))
