@@ -5,9 +5,8 @@ older files each expert has a tensor of its own (``ffn_gate.3.weight``).
 Memory holds the raw bytes of one tensor of one expert and the planes of three records.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,8 @@ from ftd.ftw import gguf_blocks
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
 from ftd.ftw.gguf_parts import ExpertPart, Family
 from ftd.ftw.gguf_shards import GgufModel
-from ftd.ftw.prefetch import prefetched
 from ftd.ftw.quantize import quantize
 from ftd.ftw.recipes import Recipe, target
-from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
 _BLOCK_BYTES = {name: block_bytes for name, _, block_bytes in TYPES.values()}
@@ -128,33 +125,7 @@ def _stored(
     return [name], 0, 1
 
 
-def write(writer: FtwWriter, banks: Mapping[int, Sequence[Bank]], done: Callable[[int], None]) -> None:
-    """Write every expert record; ``done(num_bytes)`` hears of the source bytes of each."""
-    if not banks:
-        return
-    layers = list(banks.values())
-    num_experts = layers[0][0].num_experts
-    shapes = [[(bank.role, bank.format, bank.shape) for bank in layer] for layer in layers]
-    writer.begin_experts(num_experts, list(banks), shapes)
-    reads = (
-        _nothing if writer.has_expert(row * num_experts + expert) else partial(_record, layer, expert)
-        for row, layer in enumerate(layers)
-        for expert in range(num_experts)
-    )
-    for number, record in enumerate(prefetched(reads)):
-        writer.add_expert(record)
-        done(sum(bank.expert_bytes for bank in layers[number // num_experts]))
-
-
-def _nothing() -> None:
-    """Read no record, for one that an earlier conversion wrote."""
-
-
-def _record(layer: Sequence[Bank], expert: int) -> dict[str, QuantMatrix]:
-    return {bank.role: _share(bank, expert) for bank in layer}
-
-
-def _share(bank: Bank, expert: int) -> QuantMatrix:
+def read(bank: Bank, expert: int) -> QuantMatrix:
     """Read one expert's share of a bank."""
     raw = bank.read(expert)
     if bank.format == "f32":
@@ -167,6 +138,11 @@ def _share(bank: Bank, expert: int) -> QuantMatrix:
         data = gguf_blocks.plane(bank.type, plane.name, blocks)
         planes.append(data.reshape(-1).view(plane.dtype).reshape(spec.plane_shape(plane, bank.shape)))
     return QuantMatrix(bank.format, bank.shape, tuple(planes))
+
+
+def source_bytes(layer: Sequence[Bank]) -> int:
+    """Return the bytes of a layer's experts in the files."""
+    return sum(bank.num_bytes for bank in layer)
 
 
 def as_f32(raw: NDArray[np.uint8], ggml_type: str) -> NDArray[np.float32]:

@@ -11,7 +11,6 @@ Memory holds one tensor of one expert and the planes of three records.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -19,11 +18,9 @@ from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw.hf_packed import Packed
 from ftd.ftw.hf_packed import find as find_packed
 from ftd.ftw.hf_tensors import check, matrix, rows
-from ftd.ftw.prefetch import prefetched
 from ftd.ftw.quantize import as_f32
 from ftd.ftw.recipes import Recipe, target
 from ftd.ftw.safetensors import StoredTensor
-from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import QuantMatrix
 
 Tensors = Mapping[str, StoredTensor]
@@ -76,32 +73,9 @@ def plan_layer(
     )
 
 
-def write(
-    writer: FtwWriter, shares: Mapping[int, Sequence[Share]], num_experts: int, done: Callable[[int], None]
-) -> None:
-    """Write every expert record; ``done(num_bytes)`` hears of the source bytes of each."""
-    layers = list(shares.values())
-    shapes = [[(share.role, share.format, share.shape) for share in layer] for layer in layers]
-    writer.begin_experts(num_experts, list(shares), shapes)
-    bytes_by_row = [source_bytes(layer) for layer in layers]
-    reads = (
-        _nothing if writer.has_expert(row * num_experts + expert) else partial(_record, layer, expert)
-        for row, layer in enumerate(layers)
-        for expert in range(num_experts)
-    )
-    for number, record in enumerate(prefetched(reads)):
-        writer.add_expert(record)
-        row, expert = divmod(number, num_experts)
-        layer_bytes = bytes_by_row[row]
-        done(layer_bytes * (expert + 1) // num_experts - layer_bytes * expert // num_experts)
-
-
-def _nothing() -> None:
-    """Read no record, for one that an earlier conversion wrote."""
-
-
-def _record(layer: Sequence[Share], expert: int) -> dict[str, QuantMatrix]:
-    return {share.role: share.read(expert) for share in layer}
+def read(share: Share, expert: int) -> QuantMatrix:
+    """Read what one expert has of a share."""
+    return share.read(expert)
 
 
 def source_bytes(layer: Sequence[Share]) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import gguf_blocks, gguf_experts
+from ftd.ftw import expert_records, gguf_blocks, gguf_experts
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.fused_rows import Run, rows_of, slabs
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
@@ -103,25 +103,44 @@ def import_gguf(
             provenance={"source": "gguf", "files": [file.path.name for file in model.files]},
         )
         template = model.metadata.get("tokenizer.chat_template")
-        total = sum(planned.info.num_bytes for planned in plan)
-        total += sum(bank.num_bytes for banks in experts.values() for bank in banks)
         with FtwWriter(sink, key=key) as writer:
-            done, scratch = 0, _Scratch()
-
-            def advance(num_bytes: int) -> None:
-                nonlocal done
-                done += num_bytes
-                progress(done, total)
-
-            for planned in plan:
-                writer.add(planned.name, planned.format, planned.shape, _planes(planned, scratch))
-                advance(planned.info.num_bytes)
-            gguf_experts.write(writer, experts, advance)
+            total = _write_weights(writer, plan, experts, progress)
             tokenizer_blob = write_tokenizer(sink, tokenizer)
             written = writer.finish(draft)
     seconds = time.monotonic() - started
     log.info(fields("import done", bytes=total, seconds=seconds, mbps=total / max(seconds, 1e-9) / 1e6))
     return imported(written, tokenizer_blob, template if isinstance(template, str) else None)
+
+
+def _write_weights(
+    writer: FtwWriter,
+    plan: list[_Planned],
+    experts: dict[int, list[gguf_experts.Bank]],
+    progress: Progress,
+) -> int:
+    """Write all weights; return the bytes that they take in the files."""
+    total = sum(planned.info.num_bytes for planned in plan)
+    total += sum(gguf_experts.source_bytes(banks) for banks in experts.values())
+    done, scratch = 0, _Scratch()
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(done, total)
+
+    for planned in plan:
+        writer.add(planned.name, planned.format, planned.shape, _planes(planned, scratch))
+        advance(planned.info.num_bytes)
+    if experts:
+        expert_records.write(
+            writer,
+            experts,
+            next(iter(experts.values()))[0].num_experts,
+            read=gguf_experts.read,
+            source_bytes=gguf_experts.source_bytes,
+            done=advance,
+        )
+    return total
 
 
 def _check_floats(model: GgufModel, quantization: str | None) -> None:

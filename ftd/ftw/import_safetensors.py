@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftd.errors import InvalidCheckpoint, Unsupported
-from ftd.ftw import freetoken_banks, hf_experts, recurrent
+from ftd.ftw import expert_records, freetoken_banks, hf_experts, recurrent
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.freetoken import FreeTokenCheckpoint
@@ -141,7 +141,14 @@ def _write_weights(
         writer.add(tensor.name, tensor.format, tensor.shape, tensor.planes())
         advance(tensor.source_bytes)
     if experts:
-        hf_experts.write(writer, experts, num_experts, advance)
+        expert_records.write(
+            writer,
+            experts,
+            num_experts,
+            read=hf_experts.read,
+            source_bytes=hf_experts.source_bytes,
+            done=advance,
+        )
     return total
 
 
