@@ -46,7 +46,7 @@ LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
         ("gate_up", "token", 4): Launch(2, 1, 1024, 1, 1),
         ("down", "token", 16): Launch(4, 1, 256, 4, 1),
         ("down", "token", 8): Launch(1, 1, 256, 1, 1),
-        ("down", "token", 4): Launch(2, 1, 256, 1, 1),
+        ("down", "token", 4): Launch(8, 1, 256, 4, 1),
         ("gate_up", "one", 16): Launch(32, 16, 128, 2, 3),
         ("gate_up", "one", 8): Launch(32, 16, 256, 2, 3),
         ("gate_up", "one", 4): Launch(32, 16, 256, 2, 3),

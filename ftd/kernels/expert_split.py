@@ -4,7 +4,7 @@ It is searched, not derived: ``seconds(tokens, misses, fetched)`` says how long 
 that a step has, fixed costs and both paths beside each other, and the best number of those tried is taken.
 Fetching none and fetching all are always tried, so the table is never slower than the better of these where
 it was measured. More tokens cost the processor time for each of their rows but a fetch nothing, so steps of
-1, 4, 16 and 64 tokens have rows of their own.
+1, 4, 16, 64 and 128 tokens have rows of their own.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ POINTS: dict[int, tuple[int, ...]] = {
     4: (1, 2, 3, 4, 6, 8, 16, 32),
     16: (1, 2, 3, 4, 6, 8, 16, 32, 64),
     64: (1, 2, 4, 8, 16, 32, 64, 128),
+    128: (8, 16, 32, 64, 128),
 }
 # Rows of the tables: of steps of up to 1, 2, 4 … tokens
 NUM_SIZES = 10
@@ -96,7 +97,7 @@ def best_fetched(seconds: Callable[[int], float], misses: int) -> tuple[int, dic
 
 
 def search(seconds: Seconds, points: dict[int, tuple[int, ...]], max_misses: int) -> Split:
-    """Return the tables for up to ``max_misses``; ``points`` as POINTS, of tokens that are powers of 4."""
+    """Return the tables for up to ``max_misses``; ``points`` as POINTS, of tokens that are powers of two."""
     found: list[Point] = []
     for tokens, misses_list in points.items():
         for misses in misses_list:

@@ -20,7 +20,7 @@ from ftd.kernels.expert_split import NUM_SIZES
 from ftd.kernels.residency_state import MAX_SLOTS, Message, Placement, Residency, size_of
 from ftd.kernels.shapes import expect, expect_range
 
-MAX_PAIRS = 512
+MAX_PAIRS = 1024
 # So many pairs are compared each with each in registers; of more, those of an expert meet in memory.
 _FEW_PAIRS = tl.constexpr(64)
 _MISSES_AT_ONCE = tl.constexpr(32)
