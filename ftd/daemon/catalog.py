@@ -104,20 +104,20 @@ class Catalog:
             done: asyncio.Future[Model] = asyncio.get_running_loop().create_future()
             done.set_result(await self._model(info))
             return info, done
-        if info.template.kind != "none":
-            self._parsing = asyncio.create_task(
-                self.renderer.literals(info.template.kind, info.template.text)
-            )
-            self._parsing.add_done_callback(_seen)
         coming = asyncio.create_task(self._model_later(info))
         coming.add_done_callback(_seen)
         return info, coming
 
     async def _model_later(self, info: ModelInfo) -> Model:
-        # The tokenizers library keeps the interpreter while it reads a vocabulary. Two turns of the loop, in
-        # which the renderer's process starts and the engine is told what to load, come first
+        # The tokenizers library keeps the interpreter while it reads a vocabulary. So first comes a turn of
+        # the loop in which the engine is told what to load, and one in which the renderer's process starts
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        if info.template.kind != "none":
+            self._parsing = asyncio.create_task(
+                self.renderer.literals(info.template.kind, info.template.text)
+            )
+            self._parsing.add_done_callback(_seen)
+            await asyncio.sleep(0)
         return await self._model(info)
 
     async def get(self, text: str, missing: str = NOT_FOUND) -> Model:
