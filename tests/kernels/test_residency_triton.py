@@ -66,6 +66,7 @@ def check_placement(
         (3, 2, 0, 2, (0, 1), None, 2),
         (2, 5, 36, 3, (0, 9), 0, 2),
         (25, 3, 20, 2, (0, 1, 2, 3, 4), 2, 3),  # more pairs than are compared each with each
+        (128, 8, 20, 2, (0, 1, 2, 3, 4), 2, 3),  # as many as there may be
     ],
 )
 def test_equals_the_cache(
