@@ -84,7 +84,8 @@ def test_the_device_is_that_of_the_setting(cli, measured: dict[str, object], tmp
         assert measured["device"] == device
 
 
-def test_the_table_names_the_rates(cli, measured: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("measured")
+def test_the_table_names_the_rates(cli, tmp_path: Path) -> None:
     shown = cli("bench", "m", env={"FTD_MODELS": str(tmp_path / "models")}).stdout
     assert "50.0 tok/s" in shown and "100.0 tok/s" in shown
 

@@ -92,7 +92,7 @@ def test_a_store_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPa
     assert (finding.level, finding.fact) == ("error", f"not writable: {tmp_path}")
 
 
-def test_versions_of_torch_come_from_its_files(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_torch_come_from_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"torch": "2.11.0", "triton": "3.6.0"}
 
     def version(name: str) -> str:

@@ -46,7 +46,7 @@ def greedy(oracle: tiny.Tiny, ids: list[int], count: int) -> list[int]:
     return ids[-count:]
 
 
-def test_load_says_what_is_in_force(serving: Serving, load: Load) -> None:
+def test_load_says_what_is_in_force(serving: Serving) -> None:
     (ready,) = serving.sent
     assert isinstance(ready, Ready)
     assert (ready.context_tokens, ready.num_threads, ready.device) == (96, 1, "cpu")
@@ -278,7 +278,7 @@ def test_an_id_in_use_is_refused(serving: Serving) -> None:
         serving.start(PROMPTS[1])
 
 
-def test_a_window_that_does_not_fit_is_refused_before_anything_is_read(load: Load, tmp_path: Path) -> None:
+def test_a_window_that_does_not_fit_is_refused_before_anything_is_read(load: Load) -> None:
     with pytest.raises(OutOfMemory, match="KV"):
         Serving(msgspec.structs.replace(load, kv_bytes=1000))
 

@@ -36,7 +36,6 @@ SCHEMA: dict[str, Any] = {
 }
 GRAMMAR = Grammar(text=grammar_of(SCHEMA))
 PROMPT = [10, 20, 30]
-HOT = SamplingParams(temperature=2.0, top_k=0, top_p=1.0, seed=1)
 
 
 def text_of(ids: list[int]) -> str:

@@ -6,7 +6,6 @@ text alone and whole, bit for bit.
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -328,7 +327,7 @@ def test_configs_that_cannot_be(changes: dict[str, Any], error: type[Exception],
         model_config.make("qwen3_5", hybrid.SHARED | changes)
 
 
-def test_missing_and_misshapen_tensors_are_refused_by_name(pool: Pool, tmp_path: Path) -> None:
+def test_missing_and_misshapen_tensors_are_refused_by_name(pool: Pool) -> None:
     model = hybrid.make("qwen3_5")
     for name in ("linear_attn.A", "linear_attn.conv1d.weight", "linear_attn.norm.weight"):
         full = f"model.layers.1.{name}"

@@ -158,7 +158,7 @@ def test_quantised_weights_stay_near_their_source(imported: Any, oracle: Any, tr
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])
-def test_a_conversation_goes_on_warm_as_cold(imported: Any, oracle: Any, trace: Any, precision: Any) -> None:
+def test_a_conversation_goes_on_warm_as_cold(imported: Any, trace: Any, precision: Any) -> None:
     files = imported("q8_0")
     load = Load(
         config_path="",

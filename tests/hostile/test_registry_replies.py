@@ -77,7 +77,7 @@ async def test_a_digest_that_is_a_path_is_refused_before_any_blob_is_asked_for(
 
 
 async def test_ten_terabytes_are_refused_before_the_first_byte(
-    registry: FaultyRegistry, store: Store, pull: Pull, tmp_path: Path
+    registry: FaultyRegistry, pull: Pull, tmp_path: Path
 ) -> None:
     raw = manifest_of(b"config", [b"layer"]).replace(b'"size": 5', f'"size": {10**13}'.encode())
     started_s = time.process_time()

@@ -199,7 +199,7 @@ def test_supports(params: Params, num_logprobs: int, expected: int | None) -> No
     assert expected is None or candidates_needed(params, num_logprobs) == expected
 
 
-def test_refuses(device: str) -> None:
+def test_refuses() -> None:
     rest = (
         torch.zeros((1, NUM_PARAMETERS), dtype=torch.float64),
         torch.zeros((1, MAX_HISTORY), dtype=torch.int32),

@@ -198,7 +198,7 @@ async def test_a_registry_that_forgets_every_session_is_an_error(server: UploadS
         await push()
 
 
-async def test_a_commit_whose_answer_was_lost_counts(server: UploadServer, push: Any, payload: bytes) -> None:
+async def test_a_commit_whose_answer_was_lost_counts(server: UploadServer, push: Any) -> None:
     server.num_lost_commits = 1
     await push()
     assert server.log.count("POST ") == 1
