@@ -26,6 +26,15 @@ struct Lanes16 {
         }
         v = _mm512_fmadd_ps(w, _mm512_loadu_ps(b), v);
     }
+    static Lanes16 of(const float* from) { return {_mm512_loadu_ps(from)}; }
+    // Adds sixteen signed codes times s, with MINS and m, times x.
+    template <bool MINS>
+    void add_codes(const int8_t* codes, float s, float m, const Lanes16& x) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+        __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(s));
+        if constexpr (MINS) value = _mm512_add_ps(value, _mm512_set1_ps(m));
+        v = _mm512_fmadd_ps(value, x.v, v);
+    }
     void store(float* out) const { _mm512_storeu_ps(out, v); }
     float sum() const { return sum_lanes(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
 };
@@ -48,6 +57,19 @@ struct Lanes16 {
     void add_coded(const char* a, const float* b) {
         v0 = _mm256_fmadd_ps(widen<FORMAT>(a), _mm256_loadu_ps(b), v0);
         v1 = _mm256_fmadd_ps(widen<FORMAT>(a + (FORMAT == F32 ? 32 : 16)), _mm256_loadu_ps(b + 8), v1);
+    }
+    static Lanes16 of(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+    template <bool MINS>
+    static __m256 value_of(const int8_t* codes, float s, float m) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+        const __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(s));
+        return MINS ? _mm256_add_ps(value, _mm256_set1_ps(m)) : value;
+    }
+    // Adds sixteen signed codes times s, with MINS and m, times x.
+    template <bool MINS>
+    void add_codes(const int8_t* codes, float s, float m, const Lanes16& x) {
+        v0 = _mm256_fmadd_ps(value_of<MINS>(codes, s, m), x.v0, v0);
+        v1 = _mm256_fmadd_ps(value_of<MINS>(codes + 8, s, m), x.v1, v1);
     }
     void store(float* out) const {
         _mm256_storeu_ps(out, v0);

@@ -85,45 +85,61 @@ inline void row_scales(const Matrix& w, int64_t row, int64_t b0, int count, RowS
         const uint8_t* from = plane_row<uint8_t>(w, 1, row, w.k / 32) + b0;
         for (int i = 0; i < count; ++i) out->s[i] = 2.0f * E8M0_HALF.value[from[i]];
     } else if constexpr (FORMAT == Q6_K) {
-        const __m256 d = _mm256_set1_ps(half_to_float(plane_row<uint16_t>(w, 3, row, w.k / 256)[b0 / 8]));
+        const __m256 d = spread_half(plane_row<uint16_t>(w, 3, row, w.k / 256)[b0 / 8]);
         const int8_t* from = plane_row<int8_t>(w, 2, row, w.k / 16) + 2 * b0;
         for (int half = 0; half < 2; ++half) {
             const __m128i s = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * half));
             _mm256_store_ps(out->s + 8 * half, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s))));
         }
     } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
-        const float d = half_to_float(plane_row<uint16_t>(w, P + 2, row, w.k / 256)[b0 / 8]);
-        const float dmin = half_to_float(plane_row<uint16_t>(w, P + 3, row, w.k / 256)[b0 / 8]);
-        _mm256_store_ps(out->s, _mm256_mul_ps(_mm256_set1_ps(d), load_bytes(plane_row<uint8_t>(w, P, row, w.k / 32) + b0)));
-        _mm256_store_ps(out->m,
-                        _mm256_mul_ps(_mm256_set1_ps(-dmin), load_bytes(plane_row<uint8_t>(w, P + 1, row, w.k / 32) + b0)));
+        const __m256 d = spread_half(plane_row<uint16_t>(w, P + 2, row, w.k / 256)[b0 / 8]);
+        const __m256 minus_dmin = spread_half(plane_row<uint16_t>(w, P + 3, row, w.k / 256)[b0 / 8] ^ 0x8000);
+        _mm256_store_ps(out->s, _mm256_mul_ps(d, load_bytes(plane_row<uint8_t>(w, P, row, w.k / 32) + b0)));
+        _mm256_store_ps(out->m, _mm256_mul_ps(minus_dmin, load_bytes(plane_row<uint8_t>(w, P + 1, row, w.k / 32) + b0)));
     } else {
         _mm256_store_ps(out->s, load_row_halves(w, P, row, w.k / 32, b0));
         if constexpr (C::MINS) _mm256_store_ps(out->m, load_row_halves(w, P + 1, row, w.k / 32, b0));
     }
 }
 
-// Adds sixteen codes, one a byte, times x.
+// Where a row's codes lie, and their high bits.
 template <int32_t FORMAT>
-inline void add_bytes(Lanes16& acc, __m128i codes, float s, float m, const float* x) {
-    using C = Codes<FORMAT>;
-#if FTD_VNNI
-    const __m512i wide = FORMAT == Q8_0 ? _mm512_cvtepi8_epi32(codes) : _mm512_cvtepu8_epi32(codes);
-    __m512 value = _mm512_cvtepi32_ps(C::OFFSET ? _mm512_sub_epi32(wide, _mm512_set1_epi32(C::OFFSET)) : wide);
-    value = _mm512_mul_ps(value, _mm512_set1_ps(s));
-    if constexpr (C::MINS) value = _mm512_add_ps(value, _mm512_set1_ps(m));
-    acc.v = _mm512_fmadd_ps(value, _mm512_loadu_ps(x), acc.v);
-#else
-    for (int half = 0; half < 2; ++half) {
-        const __m128i eight = half ? _mm_srli_si128(codes, 8) : codes;
-        const __m256i wide = FORMAT == Q8_0 ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
-        __m256 value = _mm256_cvtepi32_ps(C::OFFSET ? _mm256_sub_epi32(wide, _mm256_set1_epi32(C::OFFSET)) : wide);
-        value = _mm256_mul_ps(value, _mm256_set1_ps(s));
-        if constexpr (C::MINS) value = _mm256_add_ps(value, _mm256_set1_ps(m));
-        __m256& sum = half ? acc.v1 : acc.v0;
-        sum = _mm256_fmadd_ps(value, _mm256_loadu_ps(x + 8 * half), sum);
+struct RowCodes {
+    const uint8_t *codes, *high;
+
+    static RowCodes of(const Matrix& w, int64_t row) {
+        constexpr int64_t HIGH = PAIR_HIGH_BYTES<FORMAT>;
+        return {plane_row<uint8_t>(w, 0, row, w.k * PAIR_BYTES<FORMAT> / 64),
+                HIGH ? plane_row<uint8_t>(w, 1, row, w.k * HIGH / 64) : nullptr};
     }
-#endif
+};
+
+// Adds the blocks of a pair of several rows times x. Codes go through memory: any eight are one load then, which makes them
+// wide, and a part of x is loaded once for all rows. Block i of a row has scales s[i * GROUPS ..] and minimum m[i].
+template <int32_t FORMAT, int64_t ROWS>
+inline void add_byte_pairs(Lanes16 acc[ROWS], const RowCodes<FORMAT> rows[ROWS], int64_t pair, int blocks,
+                           const RowScales scales[ROWS], int first, const float* x) {
+    using C = Codes<FORMAT>;
+    alignas(32) int8_t codes[ROWS][2][32];
+    const __m256i offset = _mm256_set1_epi8(C::OFFSET);
+    for (int64_t r = 0; r < ROWS; ++r) {
+        __m256i part[2];
+        unpack_pair<FORMAT>(rows[r].codes + PAIR_BYTES<FORMAT> * pair, rows[r].high + PAIR_HIGH_BYTES<FORMAT> * pair,
+                            blocks == 1, part, part + 1);
+        for (int half = 0; half < 2; ++half)
+            _mm256_store_si256(reinterpret_cast<__m256i*>(codes[r][half]), _mm256_sub_epi8(part[half], offset));
+    }
+    asm("" : "+m"(codes));  // or the compiler takes them apart in registers
+    for (int i = 0; i < blocks; ++i)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            const Lanes16 part = Lanes16::of(x + 32 * i + 16 * half);
+#pragma GCC unroll 8
+            for (int64_t r = 0; r < ROWS; ++r) {
+                const float s = scales[r].s[(first + i) * C::GROUPS + (C::GROUPS - 1) * half];
+                acc[r].template add_codes<C::MINS>(codes[r][half] + 16 * i, s, scales[r].m[first + i], part);
+            }
+        }
 }
 
 // Adds sixteen 4-bit floats, given as twice their values, times x. Halving is exact.
@@ -139,19 +155,17 @@ inline void add_twice(Lanes16& acc, __m128i twice, float s, float global, const 
     acc.add(values, x);
 }
 
-inline __m128i half_of(__m256i v, int i) { return i ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v); }
-
 // Adds pair `pair` of one row times x; block i of the pair has scales s[i * GROUPS ..] and minimum m[i].
 template <int32_t FORMAT>
-inline void add_float_pair(Lanes16& acc, const Matrix& w, int64_t row, int64_t pair, int blocks, const float* s,
+inline void add_float_pair(Lanes16& acc, const RowCodes<FORMAT>& row, int64_t pair, int blocks, const float* s,
                            const float* m, float global, const float* x) {
     using C = Codes<FORMAT>;
+    const uint8_t* from = row.codes + PAIR_BYTES<FORMAT> * pair;
 #if FTD_VNNI
     if constexpr (C::BITS == 4 || C::FP4) {
-        const uint8_t* codes = plane_row<uint8_t>(w, 0, row, w.k / 2) + 32 * pair;
         const __m512 table = _mm512_load_ps(NIBBLES<FORMAT>.value);
         for (int i = 0; i < blocks; ++i) {
-            const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16 * i)));
+            const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i)));
             __m512 low = _mm512_mul_ps(table, _mm512_set1_ps(s[i * C::GROUPS])), high = low;
             if constexpr (C::GROUPS == 2) high = _mm512_mul_ps(table, _mm512_set1_ps(s[i * 2 + 1]));
             if constexpr (FORMAT == NVFP4) {
@@ -168,20 +182,12 @@ inline void add_float_pair(Lanes16& acc, const Matrix& w, int64_t row, int64_t p
 #endif
     if constexpr (C::FP4) {
         const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(E2M1_TWICE)), nibble = _mm_set1_epi8(15);
-        const uint8_t* codes = plane_row<uint8_t>(w, 0, row, w.k / 2) + 32 * pair;
         for (int i = 0; i < blocks; ++i) {
-            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16 * i));
+            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i));
             const __m128i low = _mm_shuffle_epi8(table, _mm_and_si128(bytes, nibble));
             const __m128i high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble));
             add_twice<FORMAT>(acc, low, s[i * C::GROUPS], global, x + 32 * i);
             add_twice<FORMAT>(acc, high, s[i * C::GROUPS + C::GROUPS - 1], global, x + 32 * i + 16);
-        }
-    } else {
-        __m256i lo, hi;
-        pair_codes<FORMAT>(w, row, pair, blocks == 1, &lo, &hi);
-        for (int i = 0; i < blocks; ++i) {
-            add_bytes<FORMAT>(acc, half_of(lo, i), s[i * C::GROUPS], m[i], x + 32 * i);
-            add_bytes<FORMAT>(acc, half_of(hi, i), s[i * C::GROUPS + C::GROUPS - 1], m[i], x + 32 * i + 16);
         }
     }
 }
@@ -198,6 +204,8 @@ void coded_vector(const Product& p, const float* x, int64_t begin, int64_t end, 
         Lanes16 acc[ROWS];
         for (auto& lanes : acc) lanes.clear();
         RowScales scales[ROWS];
+        RowCodes<FORMAT> codes[ROWS];
+        for (int64_t r = 0; r < ROWS; ++r) codes[r] = RowCodes<FORMAT>::of(w, row + r < end ? row + r : end - 1);
         auto ahead = Ahead<FORMAT, ROWS>::after(w, row + ROWS, end, next, next_row);
         for (int64_t b0 = 0; b0 < blocks; b0 += 8) {
             const int count = static_cast<int>(blocks - b0 < 8 ? blocks - b0 : 8);
@@ -206,10 +214,14 @@ void coded_vector(const Product& p, const float* x, int64_t begin, int64_t end, 
             for (int i = 0; i < count; i += 2) {
                 ahead.codes();
                 const int pair_blocks = count - i < 2 ? 1 : 2;
+                if constexpr (C::FP4 || (FTD_VNNI && C::BITS == 4)) {
 #pragma GCC unroll 8
-                for (int64_t r = 0; r < ROWS; ++r)
-                    add_float_pair<FORMAT>(acc[r], w, row + r < end ? row + r : end - 1, (b0 + i) / 2, pair_blocks,
-                                           scales[r].s + i * C::GROUPS, scales[r].m + i, global, x + 32 * (b0 + i));
+                    for (int64_t r = 0; r < ROWS; ++r)
+                        add_float_pair<FORMAT>(acc[r], codes[r], (b0 + i) / 2, pair_blocks, scales[r].s + i * C::GROUPS,
+                                               scales[r].m + i, global, x + 32 * (b0 + i));
+                } else {
+                    add_byte_pairs<FORMAT, ROWS>(acc, codes, (b0 + i) / 2, pair_blocks, scales, i, x + 32 * (b0 + i));
+                }
             }
         }
         for (int64_t r = 0; r < ROWS && row + r < end; ++r) store_product(p, 0, row + r, acc[r].sum());
