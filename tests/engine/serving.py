@@ -7,6 +7,7 @@ from ftd.engine.engine import Engine
 from ftd.engine.loader import Source
 from ftd.engine.messages import Embedded, Failed, Finished, Generate, Load, SamplingParams, Tokens, Up
 from ftd.ftw import format as ftw_format
+from ftd.ftw import reader
 from ftd.ftw.sink import DirectorySink
 from ftd.ftw.writer import FtwWriter
 from tests.engine.tiny import Tiny
@@ -49,6 +50,13 @@ def write_ftw(model: Tiny, folder: Path) -> Load:
         prefill_chunk_tokens=32,
         debug_checks=True,
     )
+
+
+def read_back(model: Tiny, folder: Path) -> tuple[ftw_format.FtwConfig, dict[str, Path]]:
+    """Write ``model`` into ``folder`` and return its config as read from there, and its blobs."""
+    load = write_ftw(model, folder)
+    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
+    return reader.read_config(Path(load.config_path)), paths
 
 
 class Serving:

@@ -14,12 +14,12 @@ pytest.importorskip("torch", reason="cards need torch")
 from ftd.engine import card_loader
 from ftd.engine.card_loader import CardFiles
 from ftd.errors import DamagedBlob, InvalidFtw
-from ftd.ftw import direct, reader
+from ftd.ftw import direct
 from ftd.ftw.format import FtwConfig
 from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.upload_ring import UploadRing
 from tests.engine import tiny
-from tests.engine.serving import write_ftw
+from tests.engine.serving import read_back
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +37,7 @@ def oracle() -> tiny.Tiny:
 @pytest.fixture
 def written(oracle: tiny.Tiny, tmp_path: Path) -> tuple[FtwConfig, dict[str, Path]]:
     """Its config as read from disk, and its blobs."""
-    load = write_ftw(oracle, tmp_path)
-    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-    return reader.read_config(Path(load.config_path)), paths
+    return read_back(oracle, tmp_path)
 
 
 def ring() -> UploadRing:

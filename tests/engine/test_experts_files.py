@@ -1,11 +1,11 @@
 """The files that bench-experts gives to other programs, against transformers, gguf and the engine itself."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from script_module import load_script
 
 from ftd.engine.engine import Engine
 from ftd.engine.locality import Locality
@@ -19,11 +19,7 @@ LOCALITY = Locality(topics=8, tokens=16)
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the module of the script."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    import experts_files  # type: ignore[import-not-found]
-
-    yield experts_files
-    del sys.modules["experts_files"]
+    return load_script(monkeypatch, "experts_files.py")
 
 
 @pytest.mark.parametrize("format_name", ["q4_0", "bf16"])

@@ -1,12 +1,12 @@
 """What bench-experts makes of its rows, and the misses that it says LRU would have."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from script_module import load_script
 
 from ftd.engine import routing
 from ftd.engine.locality import Locality
@@ -19,11 +19,7 @@ LOCALITY = Locality(topics=8, tokens=16)
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the module of the script."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    import experts_report  # type: ignore[import-not-found]
-
-    yield experts_report
-    del sys.modules["experts_report"]
+    return load_script(monkeypatch, "experts_report.py")
 
 
 def test_ratios_and_ablation_take_the_best_of_each_program(report: Any, tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from ftd.engine import loader
 from ftd.errors import BlobNotFound, DamagedBlob, InvalidFtw
-from ftd.ftw import reader
 from ftd.ftw.format import FtwConfig
 from tests.engine import tiny
-from tests.engine.serving import write_ftw
+from tests.engine.serving import read_back
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +21,7 @@ def oracle() -> tiny.Tiny:
 @pytest.fixture
 def written(oracle: tiny.Tiny, tmp_path: Path) -> tuple[FtwConfig, dict[str, Path]]:
     """Its config as read from disk, and its blobs."""
-    load = write_ftw(oracle, tmp_path)
-    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-    return reader.read_config(Path(load.config_path)), paths
+    return read_back(oracle, tmp_path)
 
 
 def test_weights_are_what_was_written(written: tuple[FtwConfig, dict[str, Path]], oracle: tiny.Tiny) -> None:
@@ -39,10 +36,7 @@ def test_weights_are_what_was_written(written: tuple[FtwConfig, dict[str, Path]]
 
 def test_banks_are_what_was_written(tmp_path: Path) -> None:
     oracle = tiny.make("mixtral")
-    load = write_ftw(oracle, tmp_path)
-    paths = {digest: Path(path) for digest, path in load.blob_paths.items()}
-    config = reader.read_config(Path(load.config_path))
-    weights = loader.read_weights(config, paths, lambda done, total: None).weights
+    weights = loader.read_weights(*read_back(oracle, tmp_path), lambda done, total: None).weights
     assert sorted(weights.banks) == [0, 1, 2]
     for bank in oracle.banks:
         read = weights.bank(bank.layer, 4, 64, 96)

@@ -21,23 +21,16 @@ from ftd.kernels.sample_rows import (
     supports,
 )
 from ftd.kernels.sample_triton import Sampled, sample, workspace_len
+from tests.kernels import test_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 
 
 @dataclass(frozen=True)
-class Params:
-    """Every link off, unless a test says otherwise."""
+class Params(test_sample.Params):
+    """The same with as few candidates as the kernels take."""
 
-    temperature: float = 1.0
     top_k: int = 40
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repeat_last_n: int = 64
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
 
 
 def launch(
