@@ -7,7 +7,8 @@ plan.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ftd.errors import InvalidOption, OutOfMemory
 from ftd.units import format_bytes
@@ -24,8 +25,7 @@ MAX_STREAMING_CHUNK_TOKENS = 16384
 SLOTS_PER_SEQUENCE = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeeds:
+class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """What a model takes: weights, K and V of a token over all layers, workspace (fixed and a token).
 
     ``max_context_tokens``: the longest window the model was trained for. ``state_bytes``: the recurrent state
@@ -43,8 +43,7 @@ class MemoryNeeds:
     workspace: Callable[[int, int, int], int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in force.
 
     max_step_tokens = prefill_chunk_tokens + max_sequences: tokens of the largest step.
@@ -164,8 +163,7 @@ def make(
     )
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(msgspec.Struct):
     """What is left for KV beside the weights, the workspace, and ``slots`` states for each sequence."""
 
     needs: MemoryNeeds

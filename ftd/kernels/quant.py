@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftd.errors import InvalidFtw
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
+class Plane(NamedTuple):
     """One array of a format: a row of K values takes ``K * items // values`` items of ``dtype``."""
 
     name: str
@@ -52,8 +51,7 @@ class Plane:
         return int(self.dtype[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class QuantFormat:
+class QuantFormat(NamedTuple):
     """A format's name, its planes in storage order, and the block that K must be a multiple of."""
 
     name: str
@@ -141,8 +139,7 @@ class QuantMatrix:
         return FORMATS[self.format].num_bytes(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class BankMatrix:
+class BankMatrix(NamedTuple):
     """One weight of all experts of a layer: ``[N, K]`` in every record, its planes at the same offsets.
 
     records  [E, S] u8    record e holds every weight of expert e; whoever made it owns the memory
@@ -170,8 +167,7 @@ class BankMatrix:
         return QuantMatrix(self.format, self.shape, tuple(planes))
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyMatrix:
+class OnlyMatrix(NamedTuple):
     """One weight of a bank of one expert, wherever it lies."""
 
     matrix: QuantMatrix
@@ -193,8 +189,7 @@ class OnlyMatrix:
         return self.matrix
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertBank:
+class ExpertBank(NamedTuple):
     """The weights of all experts of one layer, records of S bytes that all have the same layout.
 
     matrices, by role (D hidden size, F inner size of an expert):

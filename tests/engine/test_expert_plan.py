@@ -1,10 +1,9 @@
 """How many experts lie on a card: worked examples and the bounds that hold for all sizes."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ftd.engine import expert_plan
 from ftd.engine.expert_plan import ExpertNeeds, all_fit, num_slots

@@ -1,11 +1,11 @@
 """Plans, checked against arithmetic done by hand and against properties over many sizes."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ftd.engine.plan import MemoryNeeds, Plan, kv_bytes_per_token, make, num_pages_for, streaming_chunk_tokens
 from ftd.errors import InvalidOption, OutOfMemory

@@ -1,9 +1,9 @@
 """What an engine says of its memory, against sizes typed by hand."""
 
 import logging
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ftd.engine import devices, report
 from ftd.engine.expert_plan import ExpertNeeds

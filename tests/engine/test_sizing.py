@@ -1,10 +1,9 @@
 """Where a model goes when a card is too small for it: the card is replaced by one of a few bytes here."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ftd.engine import card_memory, devices, loader, model_config, sizing
 from ftd.engine.messages import Load
@@ -26,13 +25,13 @@ def test_auto_takes_the_processor_where_the_card_is_too_small(
     monkeypatch.setattr(devices, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(devices, "cuda", lambda: card)
     model = sizing.Model(source.config, config, source.outline)
-    device, sizes = sizing.place(msgspec.structs.replace(load, device="auto"), model)
+    device, sizes = sizing.place(replace(load, device="auto"), model)
     assert "not enough memory" in device.reason
     assert device.name == "cpu" and sizes.plan.num_pages > 0
     with pytest.raises(OutOfMemory, match="not enough memory"):
-        sizing.place(msgspec.structs.replace(load, device="cuda"), model)
+        sizing.place(replace(load, device="cuda"), model)
     monkeypatch.setattr(devices, "cuda", lambda: replace(card, free_bytes=lambda: 1 << 30))
-    device, _ = sizing.place(msgspec.structs.replace(load, device="auto"), model)
+    device, _ = sizing.place(replace(load, device="auto"), model)
     assert device.name == "cuda"
 
 
@@ -95,12 +94,12 @@ def model_of(architecture: str, folder: Path) -> tuple[Load, sizing.Model]:
 def test_the_budget_of_a_card_is_what_the_process_may_take(tmp_path: Path) -> None:
     load, model = model_of("llama", tmp_path)
     card = replace(devices.cpu(), name="cuda", free_bytes=lambda: 8 << 30, context_bytes=500 << 20)
-    load = msgspec.structs.replace(load, device_memory_bytes=1 << 30)
+    load = replace(load, device_memory_bytes=1 << 30)
     made = sizing.decide(load, model, card).plan
     assert made.overhead_bytes == card_memory.overhead(500 << 20, load.max_sequences, False)
     assert made.overhead_bytes < made.total_bytes <= 1 << 30
     with pytest.raises(OutOfMemory, match=r"driver, kernels and staging 7\d\d MB.*available 100 MB"):
-        sizing.decide(msgspec.structs.replace(load, device_memory_bytes=100_000_000), model, card)
+        sizing.decide(replace(load, device_memory_bytes=100_000_000), model, card)
 
 
 def test_slots_get_as_much_as_further_windows(tmp_path: Path) -> None:
@@ -129,11 +128,11 @@ def test_experts_that_host_memory_cannot_hold_are_refused(tmp_path: Path) -> Non
     card = replace(devices.cpu(), name="card")
     whole = sizing.decide(load, model, replace(card, free_bytes=lambda: 8 << 30)).plan
     card = replace(card, free_bytes=lambda: whole.total_bytes + experts - 4096)
-    small = msgspec.structs.replace(load, host_memory_bytes=experts - 1)
+    small = replace(load, host_memory_bytes=experts - 1)
     with pytest.raises(OutOfMemory, match="allowed by FTD_HOST_MEMORY") as caught:
         sizing.decide(small, model, card)
     assert caught.value.hint is not None and "FTD_HOST_MEMORY" in caught.value.hint
-    enough = msgspec.structs.replace(load, host_memory_bytes=experts)
+    enough = replace(load, host_memory_bytes=experts)
     assert sizing.decide(enough, model, card).experts is not None
 
 
@@ -141,7 +140,7 @@ def test_the_processor_keeps_to_the_budget_of_the_host(tmp_path: Path) -> None:
     load, model = model_of("llama", tmp_path)
     whole = sizing.decide(load, model, devices.cpu()).plan
     less = whole.total_bytes - whole.kv_bytes // 2
-    made = sizing.decide(msgspec.structs.replace(load, host_memory_bytes=less), model, devices.cpu()).plan
+    made = sizing.decide(replace(load, host_memory_bytes=less), model, devices.cpu()).plan
     assert made.num_pages < whole.num_pages and made.total_bytes <= less
     with pytest.raises(OutOfMemory, match="not enough memory"):
-        sizing.decide(msgspec.structs.replace(load, host_memory_bytes=1000), model, devices.cpu())
+        sizing.decide(replace(load, host_memory_bytes=1000), model, devices.cpu())
