@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,25 +26,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def memory_folder() -> Path | None:
-    """Return a folder in memory that has room for what tests write and opens it for direct reads."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir() or shutil.disk_usage(folder).free < 4 << 30:
-        return None
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            os.close(os.open(file.name, os.O_RDONLY | os.O_DIRECT))
-    except OSError:
-        return None
-    return folder
+_MEMORY = Path("/dev/shm")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try properties on fewer examples where slow tests are left out."""
-    examples.use("quick" if "not slow" in config.option.markexpr else "all")
-    # Thousands of small files are forced to disk: a tenth of all time
-    if folder := memory_folder():
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+    """Where slow tests are left out, try properties on fewer examples, and write to memory."""
+    is_quick = "not slow" in config.option.markexpr
+    examples.use("quick" if is_quick else "all")
+    # Thousands of small files are forced to disk, which takes a tenth of all time; scripts/test does it
+    if is_quick and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= 2 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
     gc.disable()  # what is imported to collect tests stays: a million objects, looked at again and again
 
 
