@@ -1,12 +1,5 @@
 // Scales of eight rows as the products of one row of x want them, AVX2: see matmul_vector.inl for pairs and quads.
 
-// Scales of a pair of blocks of eight rows, [group][rows / 4], and minimums, [rows / 4]: row r of a four in lane r of
-// its quad for the first block and in lane 4 + r for the second.
-template <int32_t FORMAT>
-struct PairScales {
-    __m256 scale[Codes<FORMAT>::GROUPS][2], minimum[2];
-};
-
 // Eight rows of a plane: few registers say where all of them lie.
 struct EightRows {
     const uint8_t* third[3];  // rows 0, 3 and 6
@@ -63,12 +56,10 @@ inline void transpose_halves(const __m128i r[4], __m128i pairs[4]) {
 }
 
 // The bytes of two pairs of blocks of four rows in each of two vectors, from eight of each row.
-inline void transpose_bytes(const __m128i r[4], __m128i pairs[4]) {
+inline void transpose_bytes(const __m128i r[4], __m128i two[2]) {
     const __m128i a = _mm_unpacklo_epi8(r[0], r[1]), b = _mm_unpacklo_epi8(r[2], r[3]);
-    pairs[0] = _mm_unpacklo_epi16(a, b);
-    pairs[1] = _mm_unpackhi_epi64(pairs[0], pairs[0]);
-    pairs[2] = _mm_unpackhi_epi16(a, b);
-    pairs[3] = _mm_unpackhi_epi64(pairs[2], pairs[2]);
+    two[0] = _mm_unpacklo_epi16(a, b);
+    two[1] = _mm_unpackhi_epi16(a, b);
 }
 
 // The same from 16 bytes of each row, two of a block: those of the first group in the low half of a pair's vector.
@@ -115,54 +106,60 @@ inline __m256 half_powers(__m128i codes) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), is_nan));
 }
 
+// Scales of four pairs of blocks of eight rows, and minimums, as they lie in the planes but in the order of quads: they
+// become floats where they are used, since loads that widen cost less than moves between the halves of a register.
+template <int32_t FORMAT>
+struct PairScales {
+    static constexpr bool MINS = Codes<FORMAT>::MINS, BYTES = Ahead<FORMAT, 8>::BYTE_SCALES;
+    static constexpr int GROUPS = Codes<FORMAT>::GROUPS, QUAD = BYTES || GROUPS == 2 ? 8 : 16;  // bytes of a quad
+    __m256 d[2], minus_dmin[2];  // [rows / 4] what all of them are multiplied by, if anything
+    alignas(16) uint8_t scales[2][4 * GROUPS * QUAD], mins[2][MINS ? 4 * QUAD : 1];
+
+    // Of pair i: row r of a four in lane r for the first block and in lane 4 + r for the second.
+    __m256 scale(int i, int group, int half) const {
+        const auto* from = reinterpret_cast<const __m128i*>(scales[half] + (GROUPS * i + group) * QUAD);
+        if constexpr (QUAD == 16) return _mm256_cvtph_ps(_mm_load_si128(from));
+        const __m128i eight = _mm_loadl_epi64(from);
+        if constexpr (FORMAT == MXFP4) return half_powers(eight);
+        if constexpr (FORMAT == NVFP4) return _mm256_mul_ps(small_floats(eight), d[half]);
+        const __m256i wide = FORMAT == Q6_K ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
+        return _mm256_mul_ps(d[half], _mm256_cvtepi32_ps(wide));
+    }
+    __m256 minimum(int i, int half) const {
+        const uint8_t* from = mins[half] + QUAD * i;
+        if constexpr (BYTES) return _mm256_mul_ps(minus_dmin[half], load_bytes(from));
+        return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+    }
+};
+
+// One plane of scales, of four rows and four pairs.
+template <int32_t FORMAT>
+inline void order_quads(const EightRows& plane, int half, int64_t b0, bool last, uint8_t* out) {
+    using S = PairScales<FORMAT>;
+    constexpr int VECTORS = S::BYTES ? 2 : 4;
+    __m128i rows[4], quads[4];
+    four_rows<S::BYTES ? 8 : 16>(plane, 4 * half, S::BYTES ? b0 : 2 * b0, last, rows);
+    if constexpr (S::BYTES)
+        transpose_bytes(rows, quads);
+    else if constexpr (S::GROUPS == 2)
+        transpose_groups(rows, quads);
+    else
+        transpose_halves(rows, quads);
+    for (int i = 0; i < VECTORS; ++i) _mm_store_si128(reinterpret_cast<__m128i*>(out) + i, quads[i]);
+}
+
 // Scales of eight rows, blocks b0 .. b0 + 7 (b0 a multiple of 8; beyond the row: anything). `last`: fewer
 // than 16 bytes lie behind the rows, which have no eight blocks left.
 template <int32_t FORMAT>
 inline void pair_scales(const Matrix& w, const ScaleRows& at, int64_t b0, bool last, const SuperScales<FORMAT>& super,
-                        PairScales<FORMAT> out[4]) {
+                        PairScales<FORMAT>* out) {
+    using S = PairScales<FORMAT>;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-        __m128i rows[4], pairs[4];
-        if constexpr (FORMAT == MXFP4) {
-            four_rows<8>(at.scales, 4 * half, b0, last, rows);
-            transpose_bytes(rows, pairs);
-            for (int i = 0; i < 4; ++i) out[i].scale[0][half] = half_powers(pairs[i]);
-        } else if constexpr (FORMAT == NVFP4) {
-            const __m256 all = _mm256_set1_ps(0.5f * *static_cast<const float*>(w.planes[2]));
-            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
-            transpose_groups(rows, pairs);
-            for (int i = 0; i < 4; ++i) {
-                out[i].scale[0][half] = _mm256_mul_ps(small_floats(pairs[i]), all);
-                out[i].scale[1][half] = _mm256_mul_ps(small_floats(_mm_unpackhi_epi64(pairs[i], pairs[i])), all);
-            }
-        } else if constexpr (FORMAT == Q6_K) {
-            const __m256 d = twice(super.d[b0 / 8 % 8], half);
-            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
-            transpose_groups(rows, pairs);
-            for (int i = 0; i < 4; ++i) {
-                const __m128i second = _mm_unpackhi_epi64(pairs[i], pairs[i]);
-                out[i].scale[0][half] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(pairs[i])));
-                out[i].scale[1][half] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(second)));
-            }
-        } else if constexpr (FORMAT == Q4_K || FORMAT == Q5_K) {
-            const __m256 d = twice(super.d[b0 / 8 % 8], half), minus_dmin = twice(super.minus_dmin[b0 / 8 % 8], half);
-            four_rows<8>(at.scales, 4 * half, b0, last, rows);
-            transpose_bytes(rows, pairs);
-            for (int i = 0; i < 4; ++i)
-                out[i].scale[0][half] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pairs[i])));
-            four_rows<8>(at.mins, 4 * half, b0, last, rows);
-            transpose_bytes(rows, pairs);
-            for (int i = 0; i < 4; ++i)
-                out[i].minimum[half] = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pairs[i])));
-        } else {
-            four_rows<16>(at.scales, 4 * half, 2 * b0, last, rows);
-            transpose_halves(rows, pairs);
-            for (int i = 0; i < 4; ++i) out[i].scale[0][half] = _mm256_cvtph_ps(pairs[i]);
-            if constexpr (Codes<FORMAT>::MINS) {
-                four_rows<16>(at.mins, 4 * half, 2 * b0, last, rows);
-                transpose_halves(rows, pairs);
-                for (int i = 0; i < 4; ++i) out[i].minimum[half] = _mm256_cvtph_ps(pairs[i]);
-            }
-        }
+        if constexpr (FORMAT == NVFP4) out->d[half] = _mm256_set1_ps(0.5f * *static_cast<const float*>(w.planes[2]));
+        if constexpr (SuperScales<FORMAT>::ANY) out->d[half] = twice(super.d[b0 / 8 % 8], half);
+        if constexpr (S::MINS && S::BYTES) out->minus_dmin[half] = twice(super.minus_dmin[b0 / 8 % 8], half);
+        order_quads<FORMAT>(at.scales, half, b0, last, out->scales[half]);
+        if constexpr (S::MINS) order_quads<FORMAT>(at.mins, half, b0, last, out->mins[half]);
     }
 }

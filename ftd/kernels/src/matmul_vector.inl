@@ -39,15 +39,12 @@ inline __m256i times_zero(__m256i lo, __m256i hi, __m256i z) {
     return _mm256_madd_epi16(_mm256_sub_epi16(sum, _mm256_set1_epi64x(16 * 128)), _mm256_srai_epi16(z, 8));
 }
 
-// The two floats at `from` as a quad, the same for every row; and whole numbers, the second `every` after the first.
-inline __m256 spread_pair(const float* from) {
-    double two;
-    std::memcpy(&two, from, sizeof two);
-    return _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+// Two floats as a quad, the same for every row, the second `every` after the first; and whole numbers.
+inline __m256 spread_pair(const float* from, int every = 1) {
+    return _mm256_blend_ps(_mm256_broadcast_ss(from), _mm256_broadcast_ss(from + every), 0xf0);
 }
 inline __m256i spread_pair(const int32_t* from, int every) {
-    if (every == 2) return _mm256_setr_m128i(_mm_set1_epi32(from[0]), _mm_set1_epi32(from[2]));
-    return _mm256_castps_si256(spread_pair(reinterpret_cast<const float*>(from)));
+    return _mm256_castps_si256(spread_pair(reinterpret_cast<const float*>(from), every));
 }
 
 // OFFSET times a number.
@@ -122,7 +119,7 @@ inline void dot_pair(__m256i dot[][2], const CodeRows& rows, int i, __m256i q_lo
     }
 }
 
-// The same of the pair at q, whatever its two z are: mostly 0, which saves a fifth of the work. MIXED: look; or they are.
+// The same of the pair at q, whatever its two z are: mostly 0, which saves a fifth of the work. MIXED: they may not be.
 template <int32_t FORMAT, bool SINGLE, int LINES, bool MIXED>
 inline void dot_any_pair(__m256i dot[][2], const CodeRows& rows, int i, const int8_t* q, const float* two_z,
                          const char* ahead) {
@@ -143,7 +140,8 @@ inline __m256 valid_part(__m256 quad) {
 
 // Adds what the dot products of blocks b and b + 1 are worth to their partial sums, acc[rows / 4].
 template <int32_t FORMAT, bool SINGLE>
-inline void finish_pair(__m256 acc[2], __m256i dot[][2], const Activations& x, int64_t b, const PairScales<FORMAT>& s) {
+inline void finish_pair(__m256 acc[2], __m256i dot[][2], const Activations& x, int64_t b, const PairScales<FORMAT>& s,
+                        int i) {
     using C = Codes<FORMAT>;
     const __m256 d = spread_pair(x.d + b);
 #pragma GCC unroll 2
@@ -153,20 +151,21 @@ inline void finish_pair(__m256 acc[2], __m256i dot[][2], const Activations& x, i
             const __m256i above = times_offset<FORMAT>(spread_pair(sum, C::GROUPS));
             for (int half = 0; half < 2; ++half) dot[g][half] = _mm256_sub_epi32(dot[g][half], above);
         }
-        for (int half = 0; half < 2; ++half)
-            acc[half] =
-                _mm256_fmadd_ps(valid_part<SINGLE>(s.scale[g][half]), _mm256_mul_ps(_mm256_cvtepi32_ps(dot[g][half]), d), acc[half]);
+        for (int half = 0; half < 2; ++half) {
+            const __m256 stepped = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[g][half]), d);
+            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.scale(i, g, half)), stepped, acc[half]);
+        }
     }
     if constexpr (C::MINS)
         for (int half = 0; half < 2; ++half)
-            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.minimum[half]), spread_pair(x.sum32 + b), acc[half]);
+            acc[half] = _mm256_fmadd_ps(valid_part<SINGLE>(s.minimum(i, half)), spread_pair(x.sum32 + b), acc[half]);
 }
 
-// Adds the eight blocks from b0 on, pairs 0 .. 3 of `at`; acc[0] is of even pairs, acc[1] of odd ones. MIXED: a z is not 0.
-// Unrolled, since every address is a register and a number then; inline, since it is the loop of all work.
+// Adds the eight blocks from b0 on, pairs 0 .. 3 of `at`; acc[0] is of even pairs, acc[1] of odd ones. MIXED: a z is
+// not 0. Unrolled, since every address is a register and a number then; inline, since it is the loop of all work.
 template <int32_t FORMAT, bool MIXED>
 [[gnu::always_inline]] inline void add_eight(__m256 acc[2][2], const CodeRows& at, int64_t b0, const Activations& x,
-                                             const PairScales<FORMAT> scales[4], const char* ahead) {
+                                             const PairScales<FORMAT>& scales, const char* ahead) {
     constexpr int BYTES = Ahead<FORMAT, 8>::CODE_BYTES;
     const CodeRows rows = at;
     const int8_t* q = x.q + 32 * b0;
@@ -176,14 +175,14 @@ template <int32_t FORMAT, bool MIXED>
         __m256i dot[Codes<FORMAT>::GROUPS][2];
         dot_any_pair<FORMAT, false, BYTES / 64, MIXED>(dot, rows, i, q + i / 2 * 128 + i % 2 * 32, z + 2 * i,
                                                        ahead + i * BYTES);
-        finish_pair<FORMAT, false>(acc[i % 2], dot, x, b0 + 2 * i, scales[i]);
+        finish_pair<FORMAT, false>(acc[i % 2], dot, x, b0 + 2 * i, scales, i);
     }
 }
 
 // Elsewhere, for the registers' sake.
 template <int32_t FORMAT>
 [[gnu::noinline]] void add_mixed_eight(__m256 acc[2][2], const CodeRows& at, int64_t b0, const Activations& x,
-                                       const PairScales<FORMAT> scales[4], const char* ahead) {
+                                       const PairScales<FORMAT>& scales, const char* ahead) {
     add_eight<FORMAT, true>(acc, at, b0, x, scales, ahead);
 }
 
@@ -193,11 +192,11 @@ template <int32_t FORMAT, bool SINGLE>
                                 const PairScales<FORMAT>& scales) {
     __m256i dot[Codes<FORMAT>::GROUPS][2];
     dot_any_pair<FORMAT, SINGLE, 0, true>(dot, rows, i, x.q + b / 4 * 128 + b % 4 * 16, x.z + b, nullptr);
-    finish_pair<FORMAT, SINGLE>(acc, dot, x, b, scales);
+    finish_pair<FORMAT, SINGLE>(acc, dot, x, b, scales, i);
 }
 
 // Whether all z of the eight blocks from b0 on are 0.
-inline bool no_zeros(const Activations& x, int64_t b0) {
+inline bool counts_from_zero(const Activations& x, int64_t b0) {
     const __m256i z = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.z + b0));
     return _mm256_testz_si256(z, z);
 }
@@ -209,15 +208,16 @@ inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahea
     const int64_t blocks = w.k / 32;
     __m256 acc[2][2] = {};  // of even pairs: partial sums 0 and 1; of odd ones: 2 and 3
     SuperScales<FORMAT> super;
-    PairScales<FORMAT> scales[4];
+    PairScales<FORMAT> scales;
     CodeRows rows = CodeRows::of<FORMAT>(w, row);
     const ScaleRows scale_rows = ScaleRows::of<FORMAT>(w, row);
     int64_t b0 = 0;
     for (; b0 + 8 <= blocks; b0 += 8) {
         ahead.scales();
         if (SUPER && b0 % 64 == 0) super.load(w, row, b0 / 8);
-        pair_scales<FORMAT>(w, scale_rows, b0, false, super, scales);
-        if (no_zeros(x, b0)) [[likely]]
+        pair_scales<FORMAT>(w, scale_rows, b0, false, super, &scales);
+        asm("" : "+m"(scales));  // or the compiler spills what it could load
+        if (counts_from_zero(x, b0)) [[likely]]
             add_eight<FORMAT, false>(acc, rows, b0, x, scales, ahead.code_plane);
         else
             add_mixed_eight<FORMAT>(acc, rows, b0, x, scales, ahead.code_plane);
@@ -227,13 +227,13 @@ inline __m256 dot_rows8(const Matrix& w, int64_t row, const Activations& x, Ahea
     if (!SUPER && b0 < blocks) {  // K of the others is a multiple of 256
         ahead.scales();
         const bool last = (w.n - row - 8) * scale_rows.scales.stride < 16;  // what lies behind the rows
-        pair_scales<FORMAT>(w, scale_rows, b0, last, super, scales);
+        pair_scales<FORMAT>(w, scale_rows, b0, last, super, &scales);
         const int pairs = static_cast<int>((blocks - b0) / 2);
         for (int i = 0; i < pairs; ++i) {
             ahead.codes();
-            add_pair<FORMAT, false>(acc[i % 2], rows, i, b0 + 2 * i, x, scales[i]);
+            add_pair<FORMAT, false>(acc[i % 2], rows, i, b0 + 2 * i, x, scales);
         }
-        if (blocks % 2) add_pair<FORMAT, true>(acc[pairs % 2], rows, pairs, b0 + 2 * pairs, x, scales[pairs]);
+        if (blocks % 2) add_pair<FORMAT, true>(acc[pairs % 2], rows, pairs, b0 + 2 * pairs, x, scales);
     }
     const __m256 part0 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x20), part1 = _mm256_permute2f128_ps(acc[0][0], acc[0][1], 0x31);
     const __m256 part2 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x20), part3 = _mm256_permute2f128_ps(acc[1][0], acc[1][1], 0x31);
