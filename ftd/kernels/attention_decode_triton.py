@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ftd.kernels.attention_merge_triton import merge
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
 from ftd.kernels.attention_token_triton import (
     NewTokens,
@@ -75,19 +74,23 @@ def _merge(
     """Write softmax over what the active splits have found."""
     head = tl.arange(0, HEADS_PADDED)
     column = tl.arange(0, BLOCK_C)
-    top, total, mixed = merge(
-        values_ptr,
-        tops_ptr,
-        sums_ptr,
-        head,
-        head < num_heads,
-        active,
-        HEADS,
-        C,
-        BLOCK_C,
-        HEADS_PADDED,
-        MERGE,
-    )
+    top = tl.full([HEADS_PADDED], LOWEST, tl.float32)
+    total = tl.zeros([HEADS_PADDED], tl.float32)
+    mixed = tl.zeros([HEADS_PADDED, BLOCK_C], tl.float32)
+    for first in range(0, active, MERGE):
+        split = first + tl.arange(0, MERGE)
+        known = (split < active)[:, None] & (head < num_heads)[None, :]
+        cell = (split * HEADS)[:, None] + head[None, :]
+        at = values_ptr + (cell * C)[:, :, None] + column[None, None, :]
+        part = tl.load(at, mask=known[:, :, None] & (column < C)[None, None, :], other=0.0)
+        tops = tl.load(tops_ptr + cell, mask=known, other=LOWEST)
+        sums = tl.load(sums_ptr + cell, mask=known, other=0.0)
+        higher = tl.maximum(top, tl.max(tops, axis=0))
+        weight = tl.exp2(tops - higher[None, :])
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.sum(sums * weight, axis=0)
+        mixed = mixed * fade[:, None] + tl.sum(part * weight[:, :, None], axis=0)
+        top = higher
     if HAS_SINKS:
         top, total, mixed = add_sink(sinks_ptr + head, head < num_heads, top, total, mixed)
     y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]

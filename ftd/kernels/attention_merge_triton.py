@@ -7,54 +7,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
-from ftd.kernels.attention_tile_triton import LOWEST, add_sink
+from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.early_triton import early
 
-# A program of a prompt's merge holds so many rows at once, and 32 values for each of 256 threads.
-MERGE_ROWS, MERGE_TILE, MERGE_WARPS = 4, 8192, 8
-
-
-@triton.jit
-def merge(
-    # pointers
-    values_ptr,
-    tops_ptr,
-    sums_ptr,
-    # sizes
-    row,
-    known,
-    splits,
-    # strides
-    split_stride,
-    # meta
-    C: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    MERGE: tl.constexpr,
-):
-    """Return maximum, sum and mixed values of ``row`` [ROWS] after the keys of all ``splits``.
-
-    Each has left C values, a maximum and a sum a row; ``split_stride`` rows lie between those of two splits.
-    """
-    column = tl.arange(0, BLOCK_C)
-    top = tl.full([ROWS], LOWEST, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    mixed = tl.zeros([ROWS, BLOCK_C], tl.float32)
-    for first in range(0, splits, MERGE):
-        split = first + tl.arange(0, MERGE)
-        inside = (split < splits)[:, None] & known[None, :]
-        cell = (split * split_stride)[:, None] + row[None, :]
-        at = values_ptr + (cell * C)[:, :, None] + column[None, None, :]
-        part = tl.load(at, mask=inside[:, :, None] & (column < C)[None, None, :], other=0.0)
-        tops = tl.load(tops_ptr + cell, mask=inside, other=LOWEST)
-        sums = tl.load(sums_ptr + cell, mask=inside, other=0.0)
-        higher = tl.maximum(top, tl.max(tops, axis=0))
-        weight = tl.exp2(tops - higher[None, :])
-        fade = tl.exp2(top - higher)
-        total = total * fade + tl.sum(sums * weight, axis=0)
-        mixed = mixed * fade[:, None] + tl.sum(part * weight[:, :, None], axis=0)
-        top = higher
-    return top, total, mixed
+# Rows that a program merges at once, a warp each, and values of a row that are on their way to it at once.
+ROWS, ON_THEIR_WAY = 4, 1024
+# Programs for each row of a list of blocks: with two shares, each has an eighth of half of a block.
+PIECES = 8
 
 
 @triton.jit
@@ -77,12 +36,14 @@ def _merge_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
     ROWS: tl.constexpr,
-    MERGE: tl.constexpr,
+    PIECES: tl.constexpr,
+    SHARES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    # program ids: as those of the kernel before
+    # program ids: as those of the kernel before, and a piece of the rows
     chunk = tl.program_id(0)
     block = tl.program_id(1)
+    piece = tl.program_id(2)
     chunks: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     tokens: tl.constexpr = BLOCK_M // HEADS
     kv_head = chunk // chunks
@@ -97,35 +58,41 @@ def _merge_kernel(
         return
     end_token = tl.load(q_start_ptr + sequence + 1)
 
-    # rows that this program merges
-    share = (BLOCK_M + splits - 1) // splits
-    end = tl.minimum((split + 1) * share, tl.minimum(end_token - first_token, tokens) * HEADS)
+    # every so many rows are this program's
+    end = tl.minimum(end_token - first_token, tokens) * HEADS
     stride = tl.num_programs(0) * BLOCK_M
-    place = (block - split) * stride + chunk * BLOCK_M
-    column = tl.arange(0, BLOCK_C)
-    for first in range(split * share, end, ROWS):
+    column = tl.arange(0, BLOCK_C)[None, :]
+    for first in range((split + splits * piece) * ROWS, end, splits * PIECES * ROWS):
         row = first + tl.arange(0, ROWS)
         token = first_token + row // HEADS
         head = kv_head * GROUP + chunk % chunks * HEADS + row % HEADS
         known = (row < end) & (head < (kv_head + 1) * GROUP)
-        top, total, mixed = merge(
-            parts_ptr + place * C,
-            parts_ptr + cells * C + place,
-            parts_ptr + cells * (C + 1) + place,
-            row,
-            known,
-            splits,
-            stride,
-            C,
-            BLOCK_C,
-            ROWS,
-            MERGE,
-        )
+        inside = known[:, None] & (column < C)
+        cell = (block - split) * stride + chunk * BLOCK_M + row[:, None]
+        # Maxima and sums come to each column: no thread waits for another
+        top = tl.full([ROWS, BLOCK_C], LOWEST, tl.float32)
+        total = tl.zeros([ROWS, BLOCK_C], tl.float32)
+        mixed = tl.zeros([ROWS, BLOCK_C], tl.float32)
+        for share in range(0, splits, SHARES):
+            for i in tl.static_range(SHARES):
+                found = inside & (share + i < splits)
+                at = cell + (share + i) * stride + 0 * column
+                other = tl.load(parts_ptr + cells * C + at, mask=found, other=LOWEST)
+                others = tl.load(parts_ptr + cells * (C + 1) + at, mask=found, other=0.0)
+                values = tl.load(parts_ptr + at * C + column, mask=found, other=0.0)
+                higher = tl.maximum(top, other)
+                fade, weight = tl.exp2(top - higher), tl.exp2(other - higher)
+                total = total * fade + others * weight
+                mixed = mixed * fade + values * weight
+                top = higher
         if HAS_SINKS:
-            top, total, mixed = add_sink(sinks_ptr + head, known, top, total, mixed)
-        y = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
-        inside = known[:, None] & (column < C)[None, :]
-        out_at = out_ptr + (token.to(tl.int64) * out_stride + head * C)[:, None] + column[None, :]
+            sink = tl.load(sinks_ptr + head, mask=known, other=0.0)[:, None] * LOG2_E
+            higher = tl.maximum(top, sink)
+            fade = tl.exp2(top - higher)
+            total = total * fade + tl.exp2(sink - higher)
+            mixed *= fade
+        y = mixed / tl.where(total > 0.0, total, 1.0)
+        out_at = out_ptr + (token.to(tl.int64) * out_stride + head * C)[:, None] + column
         tl.store(out_at, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -149,9 +116,9 @@ def merge_shares(
     tasks     programs of one row of ``blocks``
     """
     block = max(64, int(triton.next_power_of_2(channels)))
-    _merge_kernel[(tasks, blocks.shape[0])](
+    _merge_kernel[(tasks, blocks.shape[0], PIECES)](
         q_start, blocks, q_start if sinks is None else sinks, out, parts, parts.shape[0] // (channels + 2),
         out.stride(0), GROUP=group, HEADS=heads, HAS_SINKS=sinks is not None, C=channels, BLOCK_C=block,
-        BLOCK_M=rows, ROWS=MERGE_ROWS, MERGE=max(1, MERGE_TILE // (MERGE_ROWS * block)),
-        num_warps=MERGE_WARPS, **early(out),
+        BLOCK_M=rows, ROWS=ROWS, PIECES=PIECES, SHARES=max(1, ON_THEIR_WAY // block), num_warps=ROWS,
+        **early(out),
     )  # fmt: skip

@@ -77,8 +77,9 @@ def _prefill_kernel(
     tokens: tl.constexpr = BLOCK_M // HEADS
     kv_head = chunk // chunks
     sequence = tl.load(blocks_ptr + 4 * block).to(tl.int64)
-    if sequence < 0:
-        return
+    if SPLIT:  # noqa: SIM102  a constant: only lists of shares have padding
+        if sequence < 0:
+            return
     first_token = tl.load(blocks_ptr + 4 * block + 1)
     end_token = tl.load(q_start_ptr + sequence + 1)
 
@@ -104,23 +105,25 @@ def _prefill_kernel(
     table_ptr += sequence * table_stride
 
     # share of the keys
-    first = 0
+    start = 0
     if WINDOW > 0:
-        first = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N
-    end = last // BLOCK_N + 1
+        start = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    end = last + 1
     if SPLIT:
         split = tl.load(blocks_ptr + 4 * block + 2)
         splits = tl.load(blocks_ptr + 4 * block + 3)
-        share = (end - first + splits - 1) // splits
-        first += split * share
-        end = tl.minimum(first + share, end)
+        share = tl.cdiv(tl.cdiv(end - start, BLOCK_N), splits) * BLOCK_N
+        start += split * share
+        end = tl.minimum(start + share, end)
 
     # keys that all rows see, then those that some see
     if WINDOW == 0:
-        full = tl.maximum(tl.minimum((earliest + 1) // BLOCK_N, end), first)
-        page = pages_of(table_ptr, first * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
-        for tile in range(first, full):
-            next_page = pages_of(table_ptr, (tile + 1) * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+        full = (earliest + 1) // BLOCK_N * BLOCK_N
+        if SPLIT:
+            full = tl.maximum(tl.minimum(full, end), start)
+        page = pages_of(table_ptr, start, last + 1, PAGE_SIZE, BLOCK_N)
+        for first_key in range(start, full, BLOCK_N):
+            next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
             top, total, mixed = attend(
                 q,
                 top,
@@ -129,7 +132,7 @@ def _prefill_kernel(
                 page,
                 k_ptr,
                 v_ptr,
-                tile * BLOCK_N,
+                tl.multiple_of(first_key, BLOCK_N),
                 last + 1,
                 position,
                 page_stride,
@@ -141,10 +144,10 @@ def _prefill_kernel(
                 BLOCK_N,
             )
             page = next_page
-        first = full
-    page = pages_of(table_ptr, first * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
-    for tile in range(first, end):
-        next_page = pages_of(table_ptr, (tile + 1) * BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
+        start = full
+    page = pages_of(table_ptr, start, last + 1, PAGE_SIZE, BLOCK_N)
+    for first_key in range(start, end, BLOCK_N):
+        next_page = pages_of(table_ptr, first_key + BLOCK_N, last + 1, PAGE_SIZE, BLOCK_N)
         top, total, mixed = attend(
             q,
             top,
@@ -153,7 +156,7 @@ def _prefill_kernel(
             page,
             k_ptr,
             v_ptr,
-            tile * BLOCK_N,
+            tl.multiple_of(first_key, BLOCK_N),
             last + 1,
             position,
             page_stride,

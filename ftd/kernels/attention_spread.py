@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 # Fewer keys than this are not worth another program.
 SPLIT_KEYS = 128
+# Keys that a block must be rid of before it shares any: a merge takes as long as three to four tiles of 64.
+LEAST_GAIN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,26 @@ def prefill_blocks(
                 keys = min(keys, spread.window + spread.tokens - 1)
             blocks.append((keys, sequence, first))
     blocks.sort(key=lambda block: -block[0])
-    share, spare = 1 << 30, spread.programs - len(blocks)
-    if spare > 0:
-        share = max(SPLIT_KEYS, -(-sum(keys for keys, _, _ in blocks) // spare))
-    shares = [max(1, -(-keys // share)) for keys, _, _ in blocks]
+    share = _share([keys for keys, _, _ in blocks], spread.programs)
+    shares = [-(-keys // share) for keys, _, _ in blocks]
     rows = [
         (sequence, first, part, count)
         for (_, sequence, first), count in zip(blocks, shares, strict=True)
         for part in range(count)
     ]
     return np.array(rows, np.int32).reshape(-1, 4)
+
+
+def _share(keys: list[int], programs: int) -> int:
+    """Return the keys that a program takes of blocks that see ``keys``, longest first: all or a part."""
+    longest = max(keys, default=1)
+    if len(keys) >= programs:
+        return longest
+    least, most = SPLIT_KEYS, max(SPLIT_KEYS, longest)
+    while least < most:
+        middle = (least + most) // 2
+        if sum(-(-each // middle) for each in keys) <= programs:
+            most = middle
+        else:
+            least = middle + 1
+    return least if longest - least >= LEAST_GAIN else longest

@@ -26,7 +26,7 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
     k = torch.zeros((4, groups, channels, 32), dtype=page_type)
     v = torch.zeros((4, groups, 32, channels), dtype=page_type)
     rows = torch.bfloat16 if page_type == torch.float16 else torch.float32
-    q = torch.zeros((40, heads * channels), dtype=rows)
+    q = torch.zeros((70, heads * channels), dtype=rows)
     table, length = torch.zeros((2, 1024), dtype=torch.int32), torch.ones(2, dtype=torch.int32)
     sinks = torch.zeros(heads) if window else None
     attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks)
@@ -35,15 +35,15 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
         weights = torch.ones(channels), torch.ones(channels)
         new = NewTokens(k_row, k_row, places, places, torch.ones(channels // 2), 1.0, *weights)
         attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks, new=new)
-    starts = np.array([0, 40, 40], np.int32)
-    positions = torch.arange(40, dtype=torch.int32)
-    for keys in (40, 30000):
+    starts = np.array([0, 70, 70], np.int32)
+    positions = torch.arange(70, dtype=torch.int32)
+    for keys in (70, 30000):
         heads_of = q.unflatten(1, (heads, channels))
         kv_len = np.array([keys, 0], np.int32)
         attention(heads_of, k, v, table, starts, kv_len, positions, 0.1, window, sinks)
-    side = torch.zeros((40, groups * channels), dtype=rows)
+    side = torch.zeros((70, groups * channels), dtype=rows)
     norm = torch.ones(channels)
-    for tokens in (1, 40):
+    for tokens in (1, 70):
         parts = (q[:tokens], side[:tokens], side[:tokens], k, v, positions[:tokens], positions[:tokens])
         qkv_post(*parts, torch.ones(channels // 2), 1.0, norm, norm)
 

@@ -321,7 +321,20 @@ def test_few_blocks_share_out_their_keys() -> None:
             assert same[:, 2].tolist() == list(range(count)) and 0 <= share < count
             assert count <= -(-8222 // SPLIT_KEYS)
     windowed = prefill_blocks(q_start, kv_len, Spread(16, 1000, 256))
-    assert windowed[:, 3].max() == -(-(256 + 15) // SPLIT_KEYS)
+    assert windowed[:, 3].max() == 1
+    for tokens, keys, programs, counts in (
+        (30, 8222, 32, {16}),  # one block sees fewer keys, which is as many programs
+        (128, 8192, 32, {4}),
+        (256, 8192, 32, {2}),
+        (256, 256, 32, {1}),  # too little to gain
+        (512, 8192, 32, {1}),  # as many blocks as programs
+        (400, 8192, 32, {1}),  # the longest block would stay whole
+        (30, 1024, 32, {8}),
+    ):
+        blocks = prefill_blocks(
+            np.array([0, tokens], np.int32), np.array([keys], np.int32), Spread(16, programs)
+        )
+        assert set(blocks[:, 3].tolist()) == counts
 
 
 @pytest.mark.parametrize(
