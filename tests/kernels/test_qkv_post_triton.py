@@ -37,6 +37,7 @@ CASES = [
     Case(17, 2, 1, 64, 0),
     Case(4, 4, 2, 64, 32, dtype=torch.bfloat16),
     Case(40, 2, 1, 64, 32, dtype=torch.bfloat16),
+    Case(70, 2, 1, 64, 32, dtype=torch.bfloat16),
 ]
 
 
