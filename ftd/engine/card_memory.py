@@ -26,7 +26,7 @@ POOL_BYTES = 48 << 20
 # … and what the allocator of torch rounds up.
 ROUNDING_BYTES = 32 << 20
 # Rows of the captured graphs of decode, and how many are of prompts; as in ``ftd.kernels.cuda_runner``
-GRAPH_ROWS, NUM_PROMPT_GRAPHS = (1, 2, 4, 8, 16), 3
+GRAPH_ROWS, NUM_PROMPT_GRAPHS = (1, 2, 4, 8, 16), 4
 # Sizes are counted for so many tokens at a time, so that few recordings answer all
 _STEP_TOKENS, _WINDOW_TOKENS = 64, 4096
 # Tokens of the largest step, sequences, tokens of a window -> bytes

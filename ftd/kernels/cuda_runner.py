@@ -14,7 +14,7 @@ from ftd.kernels.step import Limits, Step
 # Rows of the captured decode graphs; a bucket more costs one capture at load, a bucket less idle rows.
 BUCKETS = (1, 2, 4, 8, 16)
 # Tokens of the captured graphs of short prompts, which may come beside sequences that decode.
-PROMPT_BUCKETS = (16, 32, 64)
+PROMPT_BUCKETS = (16, 32, 64, 128)
 # Prompts for which kernels are built at load, one of each class of launches: no user waits for a compiler.
 PROMPTS = (32, 64, 128, 256, 512)
 
