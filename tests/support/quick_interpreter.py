@@ -10,6 +10,7 @@ Importing this module does it; without the interpreter (a card, or the compiler)
 
 import builtins
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,14 @@ def _shape(sizes: Any) -> _Shape:
         kept = _Shape(core.tuple(key), constants, numel, core.constexpr(numel), key, {})
         _shapes[key] = _by_tuple[id(kept.ints)] = _by_tuple[id(kept.constants)] = kept
     return _shapes[key]
+
+
+@functools.cache
+def _common(one: builtins.tuple[int, ...], other: builtins.tuple[int, ...]) -> _Shape | None:
+    """Return what shapes of one length broadcast to, None for others."""
+    if len(one) != len(other) or any(a != b and 1 not in (a, b) for a, b in zip(one, other, strict=True)):
+        return None
+    return _shape([max(a, b) for a, b in zip(one, other, strict=True)])
 
 
 def _block_init(self: Any, element_ty: Any, shape: Any) -> None:
@@ -147,9 +156,19 @@ def _quicken() -> None:
                 return self.broadcast_impl_value(a, b)
         return check(self, a, b, *rest, **named)
 
+    def spread(value: Any, kept: _Shape) -> Any:
+        data = np.empty(kept.sizes, value.handle.data.dtype)
+        data[...] = value.handle.data
+        handle = interpreter.TensorHandle(data, value.handle.dtype.scalar)
+        return core.tensor(handle, _block_of(value.type.scalar, kept))
+
     def broadcast_impl_value(self: Any, a: Any, b: Any) -> Any:
-        if a.type.is_block() and b.type.is_block() and a.type.kept is b.type.kept:
-            return a, b
+        if a.type.is_block() and b.type.is_block():
+            one, other = a.type.kept, b.type.kept
+            if one is other:
+                return a, b
+            if (both := _common(one.sizes, other.sizes)) is not None:
+                return a if one is both else spread(a, both), b if other is both else spread(b, both)
         return broadcast(self, a, b)
 
     semantic.broadcast_impl_value = broadcast_impl_value
