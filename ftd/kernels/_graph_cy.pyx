@@ -152,7 +152,10 @@ cdef class CpuGraph(LatentOps):
             self._quantizes.push_back(quantize)
             self._activation_bytes = max(self._activation_bytes, activation_bytes(self._most_rows, x.width, self._isa))
             self._record(split_fn() if split else quantize_fn(), quantize)
-            self._light(x.width <= LIGHT_QUANTIZE)
+            if split:
+                self._needless()
+            else:
+                self._light(x.width <= LIGHT_QUANTIZE)
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
         self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width, self._isa) + 63) // 64 * 64)

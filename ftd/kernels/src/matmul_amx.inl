@@ -117,19 +117,26 @@ inline void transpose16(__m512 r[16]) {
     }
 }
 
-// Stores a tile, a token a lane: 16 rows from `row` on, of which `mask` says which, and tokens [t0, t1).
+// The lanes of rows `first` .. first + 15 that lie in [begin, end).
+inline __mmask16 lanes_between(int64_t first, int64_t begin, int64_t end) {
+    const unsigned below = end - first < 16 ? (1u << (end - first)) - 1 : 0xffffu;
+    return static_cast<__mmask16>(0xffffu << (begin - first) & below);
+}
+
+// Stores token t of the rows from `row` on that `mask` says, a row a lane.
+inline void store_lanes(const Product& p, int64_t t, int64_t row, __mmask16 mask, __m512 value) {
+    float* out = p.out + t * p.weight.n + row;
+    if (p.add)
+        value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), value);
+    else if (p.bias)
+        value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, p.bias + row), value);
+    _mm512_mask_storeu_ps(out, mask, value);
+}
+
+// Stores tokens [t0, t1) of a tile, a row of weights each, a token a lane.
 inline void store_values(const Product& p, __m512 value[16], int64_t row, __mmask16 mask, int64_t t0, int64_t t1) {
     transpose16(value);
-    const __m512 bias = p.bias ? _mm512_maskz_loadu_ps(mask, p.bias + row) : _mm512_setzero_ps();
-    for (int64_t t = t0; t < t1; ++t) {
-        float* out = p.out + t * p.weight.n + row;
-        __m512 v = value[t - t0];
-        if (p.add)
-            v = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), v);
-        else if (p.bias)
-            v = _mm512_add_ps(bias, v);
-        _mm512_mask_storeu_ps(out, mask, v);
-    }
+    for (int64_t t = t0; t < t1; ++t) store_lanes(p, t, row, mask, value[t - t0]);
 }
 
 // Adds up the four partial sums of a tile and stores it.
@@ -191,8 +198,8 @@ void tile_rows(const TileRows& a) {
     }
     for (int64_t t = 0; t < a.token_tiles(); ++t)
         for (int64_t i = 0; i < num_tiles; ++i) {
-            const int64_t row = a.first_row(i), skip = a.begin + 16 * i - row, stop = a.end - row, at = a.t0 + 16 * t;
-            const auto mask = static_cast<__mmask16>((0xffffu << skip) & (stop < 16 ? (1u << stop) - 1 : 0xffffu));
+            const int64_t row = a.first_row(i), at = a.t0 + 16 * t;
+            const __mmask16 mask = lanes_between(row, a.begin + 16 * i, a.end);
             store_tile(a.p, a.sums + (t * num_tiles + i) * 1024, row, mask, at, at + 16 < a.t1 ? at + 16 : a.t1);
         }
 }
