@@ -10,10 +10,10 @@ from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds n
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.early_triton import early
 
-# Rows that a program merges at once, a warp each, and values of a row that are on their way to it at once.
-ROWS, ON_THEIR_WAY = 4, 1024
-# Programs for each row of a list of blocks: with two shares, each has an eighth of half of a block.
-PIECES = 8
+# Values of a row that its warp waits for at once, 64 a thread: those of 16 shares of 128 channels.
+ON_THEIR_WAY = 2048
+# Programs for each row of a list of blocks: with eight shares of 128 rows one row each.
+PIECES = 16
 
 
 @triton.jit
@@ -35,7 +35,6 @@ def _merge_kernel(
     C: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    ROWS: tl.constexpr,
     PIECES: tl.constexpr,
     SHARES: tl.constexpr,
     EARLY: tl.constexpr,
@@ -58,42 +57,45 @@ def _merge_kernel(
         return
     end_token = tl.load(q_start_ptr + sequence + 1)
 
-    # every so many rows are this program's
+    # every so many rows are this program's, one after the other: a warp has nobody to wait for
     end = tl.minimum(end_token - first_token, tokens) * HEADS
     stride = tl.num_programs(0) * BLOCK_M
-    column = tl.arange(0, BLOCK_C)[None, :]
-    for first in range((split + splits * piece) * ROWS, end, splits * PIECES * ROWS):
-        row = first + tl.arange(0, ROWS)
-        token = first_token + row // HEADS
+    column = tl.arange(0, BLOCK_C)
+    for row in range(split + splits * piece, end, splits * PIECES):
         head = kv_head * GROUP + chunk % chunks * HEADS + row % HEADS
-        known = (row < end) & (head < (kv_head + 1) * GROUP)
-        inside = known[:, None] & (column < C)
-        cell = (block - split) * stride + chunk * BLOCK_M + row[:, None]
-        # Maxima and sums come to each column: no thread waits for another
-        top = tl.full([ROWS, BLOCK_C], LOWEST, tl.float32)
-        total = tl.zeros([ROWS, BLOCK_C], tl.float32)
-        mixed = tl.zeros([ROWS, BLOCK_C], tl.float32)
-        for share in range(0, splits, SHARES):
-            for i in tl.static_range(SHARES):
-                found = inside & (share + i < splits)
-                at = cell + (share + i) * stride + 0 * column
-                other = tl.load(parts_ptr + cells * C + at, mask=found, other=LOWEST)
-                others = tl.load(parts_ptr + cells * (C + 1) + at, mask=found, other=0.0)
-                values = tl.load(parts_ptr + at * C + column, mask=found, other=0.0)
-                higher = tl.maximum(top, other)
-                fade, weight = tl.exp2(top - higher), tl.exp2(other - higher)
-                total = total * fade + others * weight
-                mixed = mixed * fade + values * weight
-                top = higher
+        is_head = head < (kv_head + 1) * GROUP
+        inside = is_head & (column < C)
+        cell = (block - split) * stride + chunk * BLOCK_M + row
+        top, total = LOWEST, 0.0
+        mixed = tl.zeros([BLOCK_C], tl.float32)
+        for first in range(0, splits, SHARES):
+            # Without masks: the compiler would issue each masked load only where it is used, one by one
+            share = first + tl.arange(0, SHARES)
+            at = cell + tl.minimum(share, splits - 1) * stride
+            tops = tl.load(parts_ptr + cells * C + at)
+            sums = tl.load(parts_ptr + cells * (C + 1) + at)
+            values_at = parts_ptr + (at * C)[:, None] + column[None, :]
+            if C == BLOCK_C:
+                values = tl.load(values_at)
+            else:
+                values = tl.load(values_at, mask=(column < C)[None, :], other=0.0)
+            tops = tl.where(share < splits, tops, LOWEST)
+            higher = tl.maximum(top, tl.max(tops, axis=0))
+            fade, weight = tl.exp2(top - higher), tl.exp2(tops - higher)
+            total = total * fade + tl.sum(sums * weight, axis=0)
+            mixed = mixed * fade + tl.sum(values * weight[:, None], axis=0)
+            top = higher
         if HAS_SINKS:
-            sink = tl.load(sinks_ptr + head, mask=known, other=0.0)[:, None] * LOG2_E
+            sink = tl.load(sinks_ptr + head, mask=is_head, other=0.0) * LOG2_E
             higher = tl.maximum(top, sink)
             fade = tl.exp2(top - higher)
             total = total * fade + tl.exp2(sink - higher)
             mixed *= fade
         y = mixed / tl.where(total > 0.0, total, 1.0)
-        out_at = out_ptr + (token.to(tl.int64) * out_stride + head * C)[:, None] + column
-        tl.store(out_at, y.to(out_ptr.dtype.element_ty), mask=inside)
+        token = (first_token + row // HEADS).to(tl.int64)
+        tl.store(
+            out_ptr + token * out_stride + head * C + column, y.to(out_ptr.dtype.element_ty), mask=inside
+        )
 
 
 def merge_shares(
@@ -119,6 +121,5 @@ def merge_shares(
     _merge_kernel[(tasks, blocks.shape[0], PIECES)](
         q_start, blocks, q_start if sinks is None else sinks, out, parts, parts.shape[0] // (channels + 2),
         out.stride(0), GROUP=group, HEADS=heads, HAS_SINKS=sinks is not None, C=channels, BLOCK_C=block,
-        BLOCK_M=rows, ROWS=ROWS, PIECES=PIECES, SHARES=max(1, ON_THEIR_WAY // block), num_warps=ROWS,
-        **early(out),
+        BLOCK_M=rows, PIECES=PIECES, SHARES=max(1, ON_THEIR_WAY // block), num_warps=1, **early(out),
     )  # fmt: skip
