@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from weights import random_matrix
 
 from ftd.kernels import cpu
+from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._matmul_cy import matmul as compiled
 from ftd.kernels._pool import Pool, set_isa
 from ftd.kernels.dequantize_ref import dequantize
@@ -132,6 +133,40 @@ def test_bfloats_by_tiles_of_amx_give_the_same_bits_for_a_row_in_any_batch(
             set_isa(before)
         assert error(every, matmul(x, weight, bias), x, weight) <= SPLIT_TOLERANCE, (rows, columns, tokens)
         assert not np.array_equal(every, exact)  # so tiles did it
+
+
+def test_bfloats_whose_products_are_subnormal_give_the_same_bits_in_any_batch(
+    isa: str, rng: np.random.Generator
+) -> None:
+    weight = random_matrix("bf16", 20, 64, rng)
+    bits = weight.planes[0]
+    bits[:] = np.where((bits & 0x7FFF) >> 7 > 66, bits - (66 << 7), 0)  # times 2^-66
+    x = random_rows(33, 64, rng) * np.float32(2.0**-64)
+    every = compiled(x, weight)
+    for tokens in (1, 2, 16):
+        np.testing.assert_array_equal(compiled(x[:tokens], weight), every[:tokens], err_msg=f"{tokens}")
+
+
+def test_bfloats_of_a_program_give_the_bits_of_single_products(isa: str, rng: np.random.Generator) -> None:
+    """Products of one x share its preparation, which a step of one token does without."""
+    first, second = random_matrix("bf16", 40, 96, rng), random_matrix("bf16", 16, 96, rng)
+    x, bias = random_rows(40, 96, rng), rng.standard_normal(40).astype(np.float32)
+    graph = CpuGraph(
+        max_tokens=40, max_sequences=1, max_logits=1, page_size=16, max_pages_per_sequence=3, precision="fast"
+    )
+    rows, a, b = graph.buffer(96), graph.buffer(40), graph.buffer(16)
+    graph.embedding(rows, QuantMatrix("f32", x.shape, (x,)))
+    graph.linears([(a, first, bias), (b, second, None)], rows)
+    graph.linear_add(a, rows, first)
+    graph.finish()
+    for tokens in (1, 3, 40):
+        count, ends = np.arange(tokens, dtype=np.int32), np.array([tokens], np.int32)
+        pages = np.arange(3, dtype=np.int32)[None]
+        start, no_logits = np.array([0, tokens], np.int32), np.array([], np.int32)
+        graph.run(count, count, count, start, ends, pages, no_logits)
+        expected = compiled(x[:tokens], first, bias) + compiled(x[:tokens], first)
+        np.testing.assert_array_equal(graph.view(a), expected)
+        np.testing.assert_array_equal(graph.view(b), compiled(x[:tokens], second))
 
 
 def test_bfloats_that_are_no_numbers_spoil_their_row_or_token_alone(
