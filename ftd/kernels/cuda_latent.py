@@ -124,7 +124,7 @@ class LatentAttention(Op):
                 q[:num],
                 self.pages,
                 step.page_table[:num],
-                step.kv_len[:num],
+                step.decode_len,
                 *shape,
                 None if selected is None else selected[:num],
                 out=out[:num],

@@ -305,7 +305,7 @@ class Attention(Op):
             self.k_pages,
             self.v_pages,
             step.page_table[:num],
-            step.kv_len[:num],
+            step.decode_len,
             self.num_heads,
             self.scale,
             self.window,
@@ -316,6 +316,7 @@ class Attention(Op):
         )
 
     def run(self, step: DeviceStep) -> None:
+        # In a padded step decode clears the rows of some prompts, which come after it
         if step.num_decode:
             self.decode(step)
         if step.blocks:

@@ -22,11 +22,16 @@ _SECTION = 16
 
 
 class Bucket(NamedTuple):
-    """What a step is padded to. decode: each sequence has one token; else all take prefill's attention."""
+    """What a step is padded to. decode: each sequence has one token; else some may, which come first."""
 
     tokens: int
     sequences: int
     is_decode: bool
+
+    @property
+    def num_decode(self) -> int:
+        """How many sequences may have one token; a prompt alone takes prefill's attention."""
+        return self.sequences if self.is_decode or self.sequences > 1 else 0
 
 
 class Blocks(NamedTuple):
@@ -40,8 +45,8 @@ class Blocks(NamedTuple):
 class DeviceStep:
     """Views of one step's device arrays, padding included, and what launches must know on the host.
 
-    num_decode: how many sequences come first with one token each. blocks: of the others; empty where there
-    are none.
+    num_decode: how many sequences come first with one token each, or in a padded step may. decode_len: their
+    lengths, 0 where one has more tokens. blocks: of the others; empty where there are none.
     """
 
     ids: torch.Tensor
@@ -49,6 +54,7 @@ class DeviceStep:
     kv_index: torch.Tensor
     q_start: torch.Tensor
     kv_len: torch.Tensor
+    decode_len: torch.Tensor
     state_index: torch.Tensor
     page_table: torch.Tensor
     logit_rows: torch.Tensor
@@ -105,14 +111,19 @@ class StepMemory:
         used = step.page_table.shape[1]
         table = self._section("page_table").reshape(-1, self._columns)
         table[:num_sequences, :used] = step.page_table
+        others = np.flatnonzero(np.diff(step.q_start) != 1)
+        num_decode = int(others[0]) if len(others) else num_sequences
+        if bucket is not None:
+            num_decode = min(num_decode, bucket.num_decode)
+        section = self._section("decode_len")
+        section[:num_decode] = step.kv_len[:num_decode]
+        section[num_decode:] = 0
         if bucket is None:
-            others = np.flatnonzero(np.diff(step.q_start) != 1)
-            num_decode = int(others[0]) if len(others) else num_sequences
             blocks = self._write_blocks(step, num_decode) if num_decode < num_sequences else {}
             device_step = self.views(num_tokens, num_sequences, len(step.logit_rows), num_decode, blocks)
         else:
             if not bucket.is_decode:
-                self._write_blocks(step, 0)
+                self._write_blocks(step, num_decode)
             device_step = self.padded(bucket)
         self._array.copy_(self._staging, non_blocking=True)
         if sampled is not None:
@@ -121,7 +132,7 @@ class StepMemory:
 
     def idle(self, bucket: Bucket) -> DeviceStep:
         """Return the views of a step of ``bucket`` that are all padding."""
-        for name in ("ids", "positions", "q_start", "kv_len", "state_index", "logit_rows"):
+        for name in ("ids", "positions", "q_start", "kv_len", "decode_len", "state_index", "logit_rows"):
             self._section(name)[:] = 0
         self._section("kv_index")[:] = -1
         for spread in self._spreads:
@@ -133,12 +144,12 @@ class StepMemory:
         """Return the views of a step that is padded to ``bucket``."""
         tokens, sequences, is_decode = bucket
         if is_decode:
-            return self.views(tokens, sequences, sequences, sequences, {})
+            return self.views(tokens, sequences, sequences, bucket.num_decode, {})
         blocks = {
             spread: Blocks(self._tensor(spread).view(-1, 4)[: spread.most(tokens, sequences)], True)
             for spread in self._spreads
         }
-        return self.views(tokens, sequences, sequences, 0, blocks)
+        return self.views(tokens, sequences, sequences, bucket.num_decode, blocks)
 
     def views(
         self,
@@ -156,6 +167,7 @@ class StepMemory:
             self._tensor("kv_index")[:num_tokens],
             self._tensor("q_start")[: num_sequences + 1],
             self._tensor("kv_len")[:num_sequences],
+            self._tensor("decode_len")[:num_decode],
             self._tensor("state_index")[:num_sequences],
             table[:num_sequences],
             self._tensor("logit_rows")[:num_logits],
@@ -197,6 +209,7 @@ def _sections(limits: Limits, spreads: Iterable[Spread]) -> tuple[dict[str | Spr
         "kv_index": limits.max_tokens,
         "q_start": limits.max_sequences + 1,
         "kv_len": limits.max_sequences,
+        "decode_len": limits.max_sequences,
         "state_index": limits.max_sequences,
         "logit_rows": limits.max_logits,
         "page_table": limits.max_sequences * limits.max_pages_per_sequence,

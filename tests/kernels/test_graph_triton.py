@@ -211,7 +211,7 @@ def test_short_prompts_padded_to_a_bucket_are_the_same() -> None:
         step = g._runner._step
         assert step is not None
         buckets.append((step.num_tokens, len(step.kv_len), step.num_decode))
-    assert buckets == [(16, 3, 0), (16, 3, 0), (2, 2, 2), (36, 1, 0), (32, 3, 0)]
+    assert buckets == [(16, 3, 3), (16, 3, 3), (2, 2, 2), (36, 1, 0), (32, 3, 3)]
 
 
 def test_misuse_is_refused() -> None:
