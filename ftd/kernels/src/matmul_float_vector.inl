@@ -118,7 +118,7 @@ struct RowCodes {
 // wide, and a part of x is loaded once for all rows. Block i of a row has scales s[i * GROUPS ..] and minimum m[i].
 template <int32_t FORMAT, int64_t ROWS>
 inline void add_byte_pairs(Lanes16 acc[ROWS], const RowCodes<FORMAT> rows[ROWS], int64_t pair, int blocks,
-                           const RowScales scales[ROWS], int first, const float* x) {
+                           const RowScales scales[ROWS], int first_block, const float* x) {
     using C = Codes<FORMAT>;
     alignas(32) int8_t codes[ROWS][2][32];
     const __m256i offset = _mm256_set1_epi8(C::OFFSET);
@@ -130,16 +130,16 @@ inline void add_byte_pairs(Lanes16 acc[ROWS], const RowCodes<FORMAT> rows[ROWS],
             _mm256_store_si256(reinterpret_cast<__m256i*>(codes[r][half]), _mm256_sub_epi8(part[half], offset));
     }
     asm("" : "+m"(codes));  // or the compiler takes them apart in registers
-    for (int i = 0; i < blocks; ++i)
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            const Lanes16 part = Lanes16::of(x + 32 * i + 16 * half);
+    for (int i = 0; i < blocks; ++i) {
+        const Lanes16 first = Lanes16::of(x + 32 * i), second = Lanes16::of(x + 32 * i + 16);
+        const int b = first_block + i;
 #pragma GCC unroll 8
-            for (int64_t r = 0; r < ROWS; ++r) {
-                const float s = scales[r].s[(first + i) * C::GROUPS + (C::GROUPS - 1) * half];
-                acc[r].template add_codes<C::MINS>(codes[r][half] + 16 * i, s, scales[r].m[first + i], part);
-            }
+        for (int64_t r = 0; r < ROWS; ++r) {
+            const RowScales& of = scales[r];
+            acc[r].template add_codes<C::MINS>(codes[r][0] + 16 * i, of.s[b * C::GROUPS], of.m[b], first);
+            acc[r].template add_codes<C::MINS>(codes[r][1] + 16 * i, of.s[(b + 1) * C::GROUPS - 1], of.m[b], second);
         }
+    }
 }
 
 // Adds sixteen 4-bit floats, given as twice their values, times x. Halving is exact.
