@@ -60,6 +60,8 @@ def test_greedy_texts_are_those_of_the_processor(
     expected = texts(processor, NUM_TOKENS)
     processor.close()
     card = start(load, monkeypatch, num_slots, experts)
+    if experts == "split=0.5":
+        card.engine.model.graph._runner.pad()  # as a card does it: padding has no experts
     assert texts(card, NUM_TOKENS) == expected
     stats = card.engine.stats()
     warm_fills = card.engine._experts.pool.counters()["warm_fills"]
