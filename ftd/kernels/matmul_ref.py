@@ -68,7 +68,7 @@ def matmul(
     precision "f32": floats of x times exact weights. "fast": x first rounded by ``quantize_activations``
     where the weight has whole-number codes; with bf16 weights a version may take x to 2^-17 of each value
     (AMX: the sum of two bfloat16), and a row of x with an infinity gives NaN. A row of the result depends on
-    its row of x alone, never on T.
+    its row of x alone, never on T, but for bf16 weights on AMX: fewer than 8 tokens have other sums there.
 
     Bytes moved: the planes of weight once, 4*T*K, 4*T*N written.
     Raises ValueError if x is not f32 [T, K], bias is not f32 [N] or the precision is unknown.

@@ -134,7 +134,7 @@ inline int64_t matmul_scratch_bytes(int64_t k, int32_t isa = ISA_SCALAR) {
 }
 
 // Whether products of the fast precision take x as the sum of two bfloat16, high + low, which leaves 2^-17 of a value at
-// most: x * w in the same order for any number of tokens, but not in that of the other instruction sets.
+// most. Fewer than 8 tokens take the exact rows of AVX-512 all the same.
 inline bool takes_split(const Matrix& w, int32_t isa) {
     return isa >= ISA_AMX && w.format == BF16 && w.n >= 16 && w.k % BLOCK == 0;
 }

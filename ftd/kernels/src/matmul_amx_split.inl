@@ -8,10 +8,11 @@
 // A record holds a block of 32 columns of the tokens of a tile: [2 parts][16 pairs of columns][tokens][2 columns]. A tile
 // has 16 tokens, those past the last are zero; fewer than 16 tokens in all make one tile of as many.
 // The sum of an output is one float: block after block, high before low, each as tdpbf16ps adds it; nothing else is ever
-// added up, so a token's bits depend on its values alone. Three tokens or fewer take vectors, which give the same bits.
+// added up, so a token's bits depend on its values alone. Fewer than LEAST_SPLIT tokens take AVX-512 (other bits): of one,
+// 16 threads read 60 to 75 GB/s by tiles where vectors read 90.
 
 constexpr int64_t PAIR_ROWS = 32;     // two tiles of rows and two of tokens are worked on at once
-constexpr int64_t VECTOR_TOKENS = 3;  // more have no place in the registers
+constexpr int64_t LEAST_SPLIT = 8;
 
 // Of `width` tokens: C in tiles 0 .. 3, A in 4 and 5, B in 6 and 7.
 constexpr TileConfig split_config(int width) {
@@ -66,22 +67,12 @@ inline void write_split(const QuantizeArgs& a, int64_t t, int64_t count, int64_t
     }
 }
 
-// Tiles take subnormal numbers for zero and make none; so do the vectors around them while this lives.
-class NoSubnormals {
-   public:
-    NoSubnormals() { _mm_setcsr(mode_ | 0x8040); }
-    ~NoSubnormals() { _mm_setcsr(mode_); }
-
-   private:
-    unsigned mode_ = _mm_getcsr();
-};
-
 inline int64_t split_width(int64_t num_tokens) { return num_tokens < TILE_WIDTH ? num_tokens : TILE_WIDTH; }
 
 inline void split_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const QuantizeArgs& a = *static_cast<const QuantizeArgs*>(args);
     const int64_t num_tokens = num_rows(step, a.rows), blocks = a.k / 32, width = split_width(num_tokens);
-    if (num_tokens <= VECTOR_TOKENS) return;  // split_vector_op does it by itself
+    if (num_tokens < LEAST_SPLIT) return;
     int64_t begin, end;
     share((num_tokens + TILE_WIDTH - 1) / TILE_WIDTH * blocks, 1, thread, num_threads, &begin, &end);
     for (int64_t i = begin; i < end; ++i) {
@@ -268,84 +259,11 @@ inline void split_few(const SplitRange& a) {
     }
 }
 
-// Adds a block of 16 rows, `stride` bytes each, times NT tokens, [high | low] at x and 2 K floats on, to a sum a lane: what
-// tiles add, in the order that tdpbf16ps documents: the even columns and the odd by fused multiply-adds, then both, then
-// the sum.
-template <int NT>
-inline void add_vector_block(const char* rows, int64_t stride, const float* x, int64_t k, __m512 sum[NT]) {
-    __m512 pairs[16], even[NT], odd[NT], even_low[NT], odd_low[NT];
-    for (int r = 0; r < 16; ++r) pairs[r] = _mm512_loadu_ps(rows + r * stride);
-    transpose16(pairs);
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    for (int t = 0; t < NT; ++t) even[t] = odd[t] = even_low[t] = odd_low[t] = _mm512_setzero_ps();
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) {
-        const __m512i pair = _mm512_castps_si512(pairs[j]);
-        const __m512 first = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-        const __m512 second = _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
-#pragma GCC unroll 3
-        for (int t = 0; t < NT; ++t) {
-            const float* at = x + t * 2 * k + 2 * j;
-            even[t] = _mm512_fmadd_ps(first, _mm512_set1_ps(at[0]), even[t]);
-            odd[t] = _mm512_fmadd_ps(second, _mm512_set1_ps(at[1]), odd[t]);
-            even_low[t] = _mm512_fmadd_ps(first, _mm512_set1_ps(at[32]), even_low[t]);
-            odd_low[t] = _mm512_fmadd_ps(second, _mm512_set1_ps(at[33]), odd_low[t]);
-        }
-    }
-#pragma GCC unroll 3
-    for (int t = 0; t < NT; ++t) {
-        sum[t] = _mm512_add_ps(sum[t], _mm512_add_ps(even[t], odd[t]));
-        sum[t] = _mm512_add_ps(sum[t], _mm512_add_ps(even_low[t], odd_low[t]));
-    }
-}
-
-// K values as floats, of each block the high, then the low parts.
-inline void split_floats(const float* x, int64_t k, float* to) {
-    for (int64_t at = 0; at < k; at += 16) {
-        const __m512 value = _mm512_loadu_ps(x + at), high = _mm512_castsi512_ps(round_bfloat(value));
-        float* block = to + at / 32 * 64 + at % 32;
-        _mm512_storeu_ps(block, high);
-        _mm512_storeu_ps(block + 32, _mm512_castsi512_ps(round_bfloat(_mm512_sub_ps(value, high))));
-    }
-}
-
-// NT tokens without tiles, with which 16 threads read 60 to 75 GB/s where vectors read 90.
-template <int NT>
-void split_vector(const Product& p, const float* x, int64_t begin, int64_t end, const Product* next) {
-    const int64_t n = p.weight.n, k = p.weight.k, stride = k * 2;
-    const auto* rows = static_cast<const char*>(p.weight.planes[0]);
-    for (int64_t row = begin; row < end; row += 16) {
-        const int64_t first = row + 16 <= n ? row : n - 16;
-        const char *from = rows + first * stride, *ahead = rows + (row + 16) * stride;
-        if (row + 16 >= end && next) ahead = static_cast<const char*>(next->weight.planes[0]);
-        __m512 sum[NT];
-        for (int t = 0; t < NT; ++t) sum[t] = _mm512_setzero_ps();
-        for (int64_t b = 0; b < k / 32; ++b, ahead += 1024) {
-            for (int64_t line = 0; line < 1024; line += 64) __builtin_prefetch(ahead + line, 0, FETCH_LOCALITY);
-            add_vector_block<NT>(from + 64 * b, stride, x + 64 * b, k, sum);
-        }
-        for (int t = 0; t < NT; ++t) store_lanes(p, t, first, lanes_between(first, row, end), sum[t]);
-    }
-}
-
-inline void split_vector_op(const MatmulArgs& a, int64_t num_tokens, int32_t thread, int32_t num_threads) {
-    auto* x = reinterpret_cast<float*>(a.scratch + thread * a.scratch_stride);
-    split_floats(a.x, num_tokens * a.products[0].weight.k, x);
-    const NoSubnormals mode;
-    const auto range = [&](const Product& p, const Product* next, int64_t begin, int64_t end, int64_t, int64_t) {
-        if (num_tokens == 1) return split_vector<1>(p, x, begin, end, next);
-        if (num_tokens == 2) return split_vector<2>(p, x, begin, end, next);
-        split_vector<3>(p, x, begin, end, next);
-    };
-    for_each_range(a, num_tokens, 16, thread, num_threads, range);
-}
-
 inline void split_matmul_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const MatmulArgs& a = *static_cast<const MatmulArgs*>(args);
     const int64_t num_tokens = num_rows(step, a.rows), width = split_width(num_tokens);
     if (num_tokens == 0) return;
-    if (num_tokens <= VECTOR_TOKENS) return split_vector_op(a, num_tokens, thread, num_threads);
-    const NoSubnormals mode;
+    if (num_tokens < LEAST_SPLIT) return avx512::matmul_op(args, step, thread, num_threads);
     char* copy = a.scratch + thread * a.scratch_stride;
     auto* sums = reinterpret_cast<float*>(copy + SPLIT_COPY_BYTES);
     _tile_loadconfig(&SPLIT_CONFIGS.of[width]);
