@@ -36,9 +36,9 @@ MakePages = Callable[[tuple[int, ...], str], Any]
 CUDA_CHUNK_TOKENS = 2048
 # Of the memory that is free on a card, so much stays free for other programs' growth
 CUDA_RESERVE_BYTES = 256 << 20
-# Steps of more tokens use nearly all experts of a layer and stage whole layers instead of placing each expert.
-# With 37 % of 128 experts in slots 100 tokens of bf16 take 77 ms placed and 115 staged, 256 take 121 and 113; of
-# q4_0 28 and 35, 44 and 35 (8 layers of 30b-a3b, H200).
+# Steps of more tokens use nearly all experts of a layer and stage whole layers instead of placing each one.
+# With 37 % of 128 experts in slots 100 tokens of bf16 take 77 ms placed and 115 staged, 256 take 121 and 113;
+# of q4_0 28 and 35, 44 and 35 (8 layers of 30b-a3b, H200).
 MAX_PLACED_ROWS = 128
 # Where arrays begin in memory that is shared out: whole lines of caches
 _PAGE_ALIGNMENT = 256

@@ -270,7 +270,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         self._record(ops.SelectRows(out, x))
 
     def finish(self) -> None:
-        """Fuse the program, give buffers their memory and capture the graphs of small steps; recording ends."""
+        """Fuse the program, give buffers their memory and capture graphs of small steps; recording ends."""
         self._refuse_finished()
         program = self._place()
         self._memory.forget()
