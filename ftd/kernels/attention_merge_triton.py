@@ -65,7 +65,8 @@ def _merge_kernel(
         head = kv_head * GROUP + chunk % chunks * HEADS + row % HEADS
         is_head = head < (kv_head + 1) * GROUP
         inside = is_head & (column < C)
-        cell = (block - split) * stride + chunk * BLOCK_M + row
+        # Nobody has written rows of heads that are none: they are read as the first head's, and go nowhere
+        cell = (block - split) * stride + chunk * BLOCK_M + tl.where(is_head, row, row - row % HEADS)
         top, total = LOWEST, 0.0
         mixed = tl.zeros([BLOCK_C], tl.float32)
         for first in range(0, splits, SHARES):

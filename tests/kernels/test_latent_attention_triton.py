@@ -49,6 +49,7 @@ def run(case: Case, a: dict[str, Any], t: dict[str, Any], scale: float, selected
         )  # fmt: skip
     listed = prefill_blocks(a["q_start"], a["kv_len"], spread(heads, t["pages"]), n)
     padded = np.concatenate([listed, np.full((2, 4), -1, np.int32)])
+    workspace.parts.fill_(torch.inf)  # nothing is read that was not written
     blocks = torch.from_numpy(padded).to(device)
     latent_attention_prefill(
         t["q"], t["pages"], t["page_table"], t["q_start"], t["positions"], blocks, heads, case.latent, scale,
