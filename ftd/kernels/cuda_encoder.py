@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ftd.kernels.cuda_attention import Attention
 from ftd.kernels.cuda_memory import DeviceMemory
-from ftd.kernels.cuda_program import Attention, DeviceBuffer, Op
+from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.gelu_triton import gelu
 from ftd.kernels.graph_encoder_ref import check_table

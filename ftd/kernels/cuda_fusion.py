@@ -17,21 +17,18 @@ from dataclasses import replace
 import torch
 
 from ftd.kernels.attention_token_triton import rotates_whole
+from ftd.kernels.cuda_attention import Attention, KvStore, QkvPost, TokenAttention
 from ftd.kernels.cuda_experts import Experts, Route, Router
 from ftd.kernels.cuda_program import (
     Add,
     AddNorm,
-    Attention,
     DeviceBuffer,
     Gate,
     GatedProduct,
-    KvStore,
     Op,
     Product,
-    QkvPost,
     RmsNorm,
     Rope,
-    TokenAttention,
 )
 from ftd.kernels.router_triton import FORMATS, MAX_TOKENS
 from ftd.kernels.word_product_triton import CODE_FORMATS

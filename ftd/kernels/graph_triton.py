@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels import cuda_program as ops
 from ftd.kernels.attention_triton import Spread, spread
+from ftd.kernels.cuda_attention import Attention, KvStore
 from ftd.kernels.cuda_encoder import EncoderOps
 from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route
 from ftd.kernels.cuda_fusion import fuse
@@ -179,7 +180,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     ) -> None:
         """Record the step's keys and values going to their pages."""
         self._expect_pages(k_pages, v_pages)
-        self._record(ops.KvStore(k, v, k_pages, v_pages))
+        self._record(KvStore(k, v, k_pages, v_pages))
 
     def attention(
         self,
@@ -202,7 +203,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         self._spreads.add(spread(k_pages, num_heads, window))
         weight = None if sinks is None else self._memory.vector(sinks)
         workspace = self._memory.attention_workspace(num_heads, k_pages)
-        op = ops.Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace)
+        op = Attention(out, q, k_pages, v_pages, num_heads, scale, window, weight, workspace)
         self._record(op if causal else self._whole(op))
 
     def route_topk(
