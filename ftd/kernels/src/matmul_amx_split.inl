@@ -1,4 +1,4 @@
-// Rows of bfloat16 weights by AMX tiles, of any number of tokens: x is two bfloat16, high and low.
+// Rows of bfloat16 weights by AMX tiles, of LEAST_SPLIT tokens and more: x is two bfloat16, high and low.
 //
 //   A  [16 rows][32 columns]             weights as they lie in memory, or copied for more than 32 tokens: rows that lie
 //                                        multiples of 4 KiB apart would share few places of the caches
