@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from ftd.chat.literals import Literals
+from ftd.chat.literals import Literals, finite
 
 Body = Literal["json", "named", "xml", "pairs", "python", "gemma", "harmony"]
 
-_DECODER = json.JSONDecoder(strict=False)  # models put bare line ends into strings
+# Models put bare line ends into strings; NaN and Infinity, which no answer may hold, are null
+_DECODER = json.JSONDecoder(strict=False, parse_float=finite, parse_constant=lambda name: None)
 _JUNK = " \t\r\n]}"
 _BETWEEN = re.compile(r"[\s,;]*")
 _ARGUMENTS = ("arguments", "parameters", "args")
@@ -288,15 +289,15 @@ def typed_value(text: str, schema: Any) -> Any:
     if kinds == {"string"} or ("string" in kinds and text.strip() != "null"):
         return text
     try:
-        return json.loads(text)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
-        pass
-    try:
-        reader = Literals(text)
-        value = reader.value()
-    except ValueError:
-        return text
-    return text if reader.peek() else value
+        try:
+            reader = Literals(text)
+            value = reader.value()
+        except ValueError:
+            return text
+        return text if reader.peek() else value
+    return text if value is None and text.strip() != "null" else value
 
 
 def kinds_of(schema: Any) -> set[str]:
@@ -309,7 +310,8 @@ def kinds_of(schema: Any) -> set[str]:
     if isinstance(kinds, list):
         return {kind for kind in kinds if isinstance(kind, str)}
     found: set[str] = set()
-    for option in (*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
+    choices = (schema.get("anyOf"), schema.get("oneOf"))
+    for option in (item for items in choices if isinstance(items, list) for item in items):
         if isinstance(option, Mapping) and isinstance(option.get("type"), str):
             found.add(option["type"])
     if not found and isinstance(schema.get("enum"), list):

@@ -73,7 +73,7 @@ def _call(call: Any, idx: int) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise InvalidRequest(f"tool call arguments are not JSON: {arguments:.100}") from exc
     if not isinstance(arguments, Mapping | None):
         raise InvalidRequest(f"tool call arguments must be an object: {arguments!r:.100}")

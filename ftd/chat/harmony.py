@@ -63,7 +63,7 @@ class HarmonyParser:
         output = Output()
         if self._state == "body":
             self._add(self._held, output)
-            self._finish(output)
+            self._finish(output, is_whole=False)
         elif self._state == "header" and "<|" not in self._held:
             output.content += self._held
         self._held = ""
@@ -110,7 +110,7 @@ class HarmonyParser:
             self._held = text[len(text) - kept :]
             return ""
         self._add(text[: found.start()], output)
-        self._finish(output)
+        self._finish(output, is_whole=True)
         if found[0] in ENDS:
             self._state = "between"
             return text[found.end() :]
@@ -144,13 +144,13 @@ class HarmonyParser:
                 output.content += "".join(self._call)
                 self._call, self._call_len, self._kind = [], 0, "content"
 
-    def _finish(self, output: Output) -> None:
+    def _finish(self, output: Output, *, is_whole: bool) -> None:
         if self._kind != "call":
             return
         body = "".join(self._call)
         self._call, self._call_len, self._kind = [], 0, "content"
         try:
-            values = parse_values(body) if body.strip() else [{}]
+            values = parse_values(body, is_whole) if body.strip() else [{}]
         except (ValueError, RecursionError):
             values = []
         if len(values) == 1 and isinstance(values[0], dict):

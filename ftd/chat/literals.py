@@ -7,6 +7,7 @@
 Linear in the length of the text; nested no deeper than MAX_DEPTH. Raises ValueError where no value is.
 """
 
+import math
 import re
 from typing import Any
 
@@ -20,6 +21,12 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "'": "'", "\\": "\\", "/": "/"}
 _GEMMA_QUOTE = '<|"|>'
+
+
+def finite(text: str) -> float | None:
+    """Return the number that ``text`` says; None, which is what JavaScript writes, for an infinite one."""
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 class Literals:
@@ -66,7 +73,7 @@ class Literals:
             return self._until(_GEMMA_QUOTE)
         if found := _NUMBER.match(self._text, self.position):
             self.position = found.end()
-            return float(found[0]) if any(char in found[0] for char in ".eE") else int(found[0])
+            return finite(found[0]) if any(char in found[0] for char in ".eE") else int(found[0])
         word = self.word()
         if word not in _WORDS:
             raise ValueError(f"no value: {word:.40}")

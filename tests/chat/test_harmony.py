@@ -44,6 +44,13 @@ VECTORS: list[tuple[str, Result]] = [
     ),
     # TOOL-4: a call that is none is content
     ("<|channel|>commentary to=functions.f<|message|>{oops<|call|>", ("", "{oops", [])),
+    # An answer that ended at its limit must not call with half of its arguments
+    ('<|channel|>commentary to=functions.f<|message|>{"n": 12', ("", '{"n": 12', [])),
+    ('<|channel|>commentary to=functions.f<|message|>{"n": [1', ("", '{"n": [1', [])),
+    # A model that forgot a bracket, but said that the call ends
+    ('<|channel|>commentary to=functions.f<|message|>{"n": [1]<|call|>', ("", "", [("f", {"n": [1]})])),
+    # Where the mark of the end is an id that ends the answer, it is no text
+    ('<|channel|>commentary to=functions.f<|message|>{"n": 12}', ("", "", [("f", {"n": 12})])),
     ("<|channel|>analysis<|message|>a<|channel|>final<|message|>b", ("a", "b", [])),
     ("<|start|>assistant<|channel|>final<|message|>b", ("", "b", [])),
     ("Hello.", ("", "Hello.", [])),
