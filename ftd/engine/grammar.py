@@ -103,6 +103,9 @@ class Constraint:
 
     def close(self) -> None:
         """Give the matcher back; nothing may be called after that."""
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.cancel() and starting.done() and not starting.exception():
+            self._matcher = starting.result()
         if self._matcher is not None:
             self._grammars.give_back(self._grammar.text, self._matcher)
         self._matcher = None
@@ -177,9 +180,11 @@ class Grammars:
     def matcher(self, text: str) -> Matcher:
         """Return a matcher at the start of the grammar ``text``; runs in the helper. Raises InvalidOption."""
         with self._lock:
-            idle = self._idle.get(text)
-            if idle:
-                return idle.pop()
+            if idle := self._idle.pop(text, None):
+                matcher = idle.pop()
+                if idle:
+                    self._idle[text] = idle
+                return matcher
         matcher = self._compile(text)
         if matcher.is_error():
             raise _failure(matcher)

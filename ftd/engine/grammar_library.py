@@ -49,7 +49,9 @@ def tokenizer_of(vocabulary: Vocabulary) -> LLTokenizer:
     import llguidance  # with the first grammar
 
     count = len(vocabulary.tokens)
-    if not vocabulary.eos_ids:
+    eos_ids = [token for token in vocabulary.eos_ids if token < count]  # the library refuses others
+    vocabulary = Vocabulary(tokens=vocabulary.tokens, special_ids=vocabulary.special_ids, eos_ids=eos_ids)
+    if not eos_ids:
         # The library asks for an id that ends a text: one behind the last, which no logit has
         tokens, special = [*vocabulary.tokens, b"<end>"], [*vocabulary.special_ids, count]
         vocabulary = Vocabulary(tokens=tokens, special_ids=special, eos_ids=[count])

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,7 +48,10 @@ class _Frames:
         header = self._file.read(HEADER.size)
         if len(header) < HEADER.size:
             raise EOFError
-        body = self._file.read(HEADER.unpack(header)[0])
+        (size,) = HEADER.unpack(header)
+        body = self._file.read(size)
+        if len(body) < size:
+            raise EOFError
         found: list[Any] = _decode(body)
         return found
 
@@ -188,11 +191,14 @@ class _Server:
         self._matchers: dict[int, LLMatcher] = {}
 
     def compile(self) -> None:
-        """Compile what comes until the socket ends; runs in a thread of its own."""
-        tokens, special_ids, eos_ids = self._compiling.receive()
-        vocabulary = Vocabulary(tokens=tokens, special_ids=special_ids, eos_ids=eos_ids)
-        tokenizer = None
-        with suppress(EOFError, OSError):
+        """Compile what comes until the socket ends; runs in a thread of its own.
+
+        Whatever else ends it closes the socket, so that the engine does not wait for an answer.
+        """
+        with closing(self._compiling), suppress(EOFError, OSError):
+            tokens, special_ids, eos_ids = self._compiling.receive()
+            vocabulary = Vocabulary(tokens=tokens, special_ids=special_ids, eos_ids=eos_ids)
+            tokenizer = None
             while True:
                 number, text = self._compiling.receive()
                 tokenizer = tokenizer or tokenizer_of(vocabulary)

@@ -297,7 +297,7 @@ def test_matcher_of_an_ended_request_serves_the_next(grammars: Grammars) -> None
     assert list(grammars._idle) == [GRAMMAR.text]
     second = grammars.begin(GRAMMAR)
     assert allowed(second) == {ord("{"), TOKENS.index(b'{"')}
-    assert not grammars._idle[GRAMMAR.text]
+    assert not grammars._idle
     assert feed(second, b'{"name":"b","size":"large"}')
 
 
@@ -307,6 +307,33 @@ def test_kept_matchers_are_bounded(grammars: Grammars) -> None:
         allowed(constraint)
         constraint.close()
     assert sum(map(len, grammars._idle.values())) == 16
+
+
+def test_a_grammar_in_use_is_none_of_the_kept(grammars: Grammars) -> None:
+    """Its place in the order of use must not be taken for the oldest kept matcher."""
+    first = grammars.begin(GRAMMAR)
+    allowed(first)
+    first.close()
+    used = grammars.begin(GRAMMAR)
+    allowed(used)
+    for number in range(20):
+        constraint = grammars.begin(Grammar(text=grammar_of({"const": number})))
+        allowed(constraint)
+        constraint.close()
+    assert feed(used, b'{"name":"a","size":"small"}')
+
+
+def test_a_request_that_ends_before_it_begins_leaves_its_matcher(grammars: Grammars) -> None:
+    """Nobody else could drop it, so that the process would keep one for each such request."""
+    early = grammars.begin(GRAMMAR)
+    assert early.wait(60)
+    early.close()
+    assert list(grammars._idle) == [GRAMMAR.text]
+    bad = grammars.begin(Grammar(text="no grammar"))
+    assert bad.wait(60)
+    bad.close()
+    assert list(grammars._idle) == [GRAMMAR.text]
+    assert feed(grammars.begin(GRAMMAR), b'{"name":"a","size":"small"}')
 
 
 @pytest.mark.parametrize("vocab_size", [160, 161, 200, 1000])
