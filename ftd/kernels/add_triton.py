@@ -1,4 +1,4 @@
-"""add on a GPU: out += scale * x."""
+"""add on a GPU."""
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import torch
@@ -16,13 +16,13 @@ BLOCK = 1024
 def _add_kernel(
     # pointers
     out_ptr,
-    x_ptr,
+    y_ptr,
     # sizes
     width,
     scale,
     # strides
     out_stride,
-    x_stride,
+    y_stride,
     # meta
     BLOCK: tl.constexpr,
 ):
@@ -31,24 +31,30 @@ def _add_kernel(
     mask = column < width
 
     out_at = out_ptr + token * out_stride + column
-    x = tl.load(x_ptr + token * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-    total = tl.load(out_at, mask=mask, other=0.0).to(tl.float32) + scale * x
+    y = tl.load(y_ptr + token * y_stride + column, mask=mask, other=0.0).to(tl.float32)
+    total = tl.load(out_at, mask=mask, other=0.0).to(tl.float32) + scale * y
 
     tl.store(out_at, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def add(out: torch.Tensor, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Add ``scale * x`` to ``out`` in place and return it; see add_ref.
+def add_into(y: torch.Tensor, scale: float = 1.0, *, out: torch.Tensor) -> torch.Tensor:
+    """Add ``scale * y`` to ``out`` in place and return it.
 
-    out, x  [T, D] f32 or bf16   any stride between rows
+    out, y  [T, D] f32 or bf16   any stride between rows
 
     Safe under graph capture.
-    Raises ValueError if x is not of out's shape or a type differs.
+    Raises ValueError if y is not of out's shape or a type differs.
     """
     expect("out", out, FLOATS, ("T", "D"))
-    expect("x", x, FLOATS, tuple(out.shape))
+    expect("y", y, FLOATS, tuple(out.shape))
     tokens, width = out.shape
     if tokens and width:
         grid = (tokens, triton.cdiv(width, BLOCK))
-        _add_kernel[grid](out, x, width, scale, out.stride(0), x.stride(0), BLOCK=BLOCK, num_warps=4)
+        _add_kernel[grid](out, y, width, scale, out.stride(0), y.stride(0), BLOCK=BLOCK, num_warps=4)
     return out
+
+
+def add(x: torch.Tensor, y: torch.Tensor, scale: float = 1.0, pool: object = None) -> torch.Tensor:
+    """Return x + scale * y, of x's type; see add_ref. f32 or bf16, any stride between rows."""
+    expect("x", x, FLOATS, ("T", "D"))
+    return add_into(y, scale, out=x.clone())

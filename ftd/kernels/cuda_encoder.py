@@ -11,10 +11,10 @@ from ftd.kernels.cuda_attention import Attention
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
-from ftd.kernels.gelu_triton import gelu
+from ftd.kernels.gelu_triton import gelu_into
 from ftd.kernels.graph_encoder_ref import check_table
-from ftd.kernels.layer_norm_triton import layer_norm
-from ftd.kernels.position_embedding_triton import last_positions, position_embedding
+from ftd.kernels.layer_norm_triton import layer_norm_into
+from ftd.kernels.position_embedding_triton import last_positions, position_embedding_into
 from ftd.kernels.shapes import expect
 from ftd.kernels.step import Limits
 
@@ -31,7 +31,7 @@ class AddPositions(Op):
 
     def run(self, step: DeviceStep) -> None:
         x = self.x.rows(step)
-        position_embedding(x, step.positions, self.table, out=x)
+        position_embedding_into(x, step.positions, self.table, out=x)
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class LayerNorm(Op):
     eps: float
 
     def run(self, step: DeviceStep) -> None:
-        layer_norm(self.x.rows(step), self.weight, self.bias, self.eps, out=self.out.rows(step))
+        layer_norm_into(self.x.rows(step), self.weight, self.bias, self.eps, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Gelu(Op):
     x: DeviceBuffer
 
     def run(self, step: DeviceStep) -> None:
-        gelu(self.x.rows(step), out=self.out.rows(step))
+        gelu_into(self.x.rows(step), out=self.out.rows(step))
 
 
 @dataclass(eq=False)

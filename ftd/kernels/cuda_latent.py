@@ -25,11 +25,11 @@ from ftd.kernels.latent_attention_triton import (
     latent_workspace,
     spread,
 )
-from ftd.kernels.latent_norm_triton import latent_norm
+from ftd.kernels.latent_norm_triton import latent_norm_into
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.latent_store_triton import latent_store
 from ftd.kernels.quant import QuantMatrix
-from ftd.kernels.rope_triton import rope
+from ftd.kernels.rope_triton import rope_into
 from ftd.kernels.shapes import expect_range
 from ftd.kernels.step import Limits
 
@@ -70,7 +70,7 @@ class LatentNorm(Op):
     interleaved: bool
 
     def run(self, step: DeviceStep) -> None:
-        latent_norm(self.x.rows(step), self.weight, self.eps, self.interleaved, out=self.out.rows(step))
+        latent_norm_into(self.x.rows(step), self.weight, self.eps, self.interleaved, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class RotateTail(Op):
 
     def run(self, step: DeviceStep) -> None:
         tail = heads_of(self.x.rows(step), self.x.width // self.num_heads)[:, :, self.first :]
-        rope(tail, step.positions, self.inv_freq, self.scale, out=tail)
+        rope_into(tail, step.positions, self.inv_freq, self.scale, out=tail)
 
 
 @dataclass(eq=False)

@@ -9,17 +9,16 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ftd.kernels.add_triton import add
+from ftd.kernels.add_triton import add_into
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.embedding_triton import embedding
+from ftd.kernels.embedding_triton import embedding_into
 from ftd.kernels.gated_matmul_triton import gated_matmul
-from ftd.kernels.geglu_triton import geglu
 from ftd.kernels.matmul_triton import matmul
-from ftd.kernels.rms_norm_triton import rms_norm
-from ftd.kernels.rope_triton import rope
-from ftd.kernels.select_logit_rows_triton import select_logit_rows
-from ftd.kernels.swiglu_triton import swiglu
+from ftd.kernels.rms_norm_triton import rms_norm_into
+from ftd.kernels.rope_triton import rope_into
+from ftd.kernels.select_logit_rows_triton import select_logit_rows_into
+from ftd.kernels.swiglu_triton import gated_into
 
 # Steps of so many rows stream weights instead of multiplying tiles; the norm before a product is then free.
 MAX_STREAMED_ROWS = 16
@@ -77,7 +76,7 @@ class Embed(Op):
     scale: float
 
     def run(self, step: DeviceStep) -> None:
-        embedding(step.ids, self.weight, self.scale, out=self.out.rows(step))
+        embedding_into(step.ids, self.weight, self.scale, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -96,7 +95,7 @@ class RmsNorm(Op):
         if channels != self.x.width:
             # Heads of one row are no rows of a column view; q and k of one group are fused, see cuda_fusion
             x, out = (heads_of(each, channels) for each in (x, out))
-        rms_norm(x, self.weight, self.eps, out=out)
+        rms_norm_into(x, self.weight, self.eps, out=out)
 
 
 @dataclass(eq=False)
@@ -112,7 +111,7 @@ class AddNorm(Op):
     eps: float
 
     def run(self, step: DeviceStep) -> None:
-        rms_norm(
+        rms_norm_into(
             self.x.rows(step),
             self.weight,
             self.eps,
@@ -132,7 +131,7 @@ class Add(Op):
     scale: float
 
     def run(self, step: DeviceStep) -> None:
-        add(self.out.rows(step), self.x.rows(step), self.scale)
+        add_into(self.x.rows(step), self.scale, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -187,8 +186,7 @@ class Gate(Op):
     activation: Literal["silu", "gelu"]
 
     def run(self, step: DeviceStep) -> None:
-        gated = swiglu if self.activation == "silu" else geglu
-        gated(self.gate.rows(step), self.up.rows(step), out=self.out.rows(step))
+        gated_into(self.gate.rows(step), self.up.rows(step), self.activation, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -203,7 +201,7 @@ class Rope(Op):
 
     def run(self, step: DeviceStep) -> None:
         x = heads_of(self.x.rows(step), self.x.width // self.num_heads)
-        rope(x, step.positions, self.inv_freq, self.scale, out=x)
+        rope_into(x, step.positions, self.inv_freq, self.scale, out=x)
 
 
 @dataclass(eq=False)
@@ -215,7 +213,7 @@ class SelectRows(Op):
     x: DeviceBuffer
 
     def run(self, step: DeviceStep) -> None:
-        select_logit_rows(self.x.rows(step), step.logit_rows, out=self.out.rows(step))
+        select_logit_rows_into(self.x.rows(step), step.logit_rows, out=self.out.rows(step))
 
 
 def heads_of(x: torch.Tensor, channels: int) -> torch.Tensor:

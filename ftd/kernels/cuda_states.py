@@ -14,7 +14,7 @@ from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace, chunk_workspace
 from ftd.kernels.gated_delta_triton import gated_delta
-from ftd.kernels.sigmoid_gate_triton import sigmoid_gate
+from ftd.kernels.sigmoid_gate_triton import sigmoid_gate_into
 from ftd.kernels.step import Limits
 
 Floats = NDArray[np.float32]
@@ -30,7 +30,7 @@ class SigmoidGate(Op):
     gate: DeviceBuffer
 
     def run(self, step: DeviceStep) -> None:
-        sigmoid_gate(self.x.rows(step), self.gate.rows(step), out=self.out.rows(step))
+        sigmoid_gate_into(self.x.rows(step), self.gate.rows(step), out=self.out.rows(step))
 
 
 @dataclass(eq=False)

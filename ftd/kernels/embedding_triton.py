@@ -35,25 +35,22 @@ def embedding_kernel(
     )  # fmt: skip
 
 
-def embedding(
-    ids: torch.Tensor, weight: DeviceMatrix, scale: float = 1.0, *, out: torch.Tensor | None = None
+def embedding_into(
+    ids: torch.Tensor, weight: DeviceMatrix, scale: float = 1.0, *, out: torch.Tensor
 ) -> torch.Tensor:
-    """Return the dequantised rows of ``weight`` that ``ids`` name.
+    """Write the dequantised rows of ``weight`` that ``ids`` name to ``out`` and return it.
 
     ids     [T]    i32   an id outside of 0 .. V - 1 (a padding row's) gives finite values of no meaning
     weight  [V, D] any FTW format, one slot
     scale          factor on every value
-    out     [T, D] f32 or bf16, any row stride; allocated in f32 if not given
-    returns out
+    out     [T, D] f32 or bf16, any row stride
 
-    Safe under graph capture if ``out`` is given. Bytes moved: T rows of weight, T rows of out written.
+    Safe under graph capture. Bytes moved: T rows of weight, T rows of out written.
     Raises ValueError if a shape or type does not fit.
     """
     expect("ids", ids, "int32", ("T",))
     rows, columns = weight.shape
     tokens = ids.shape[0]
-    if out is None:
-        out = torch.empty((tokens, columns), dtype=torch.float32, device=ids.device)
     expect("out", out, "float32 bfloat16", (tokens, columns))
     if not tokens:
         return out
@@ -64,3 +61,12 @@ def embedding(
         TAIL=weight.format == "nvfp4" and columns % 32 != 0,
     )  # fmt: skip
     return out
+
+
+def embedding(
+    ids: torch.Tensor, weight: DeviceMatrix, scale: float = 1.0, pool: object = None
+) -> torch.Tensor:
+    """Return scale * weight[ids] in f32; see embedding_ref, and ``embedding_into`` for ids that are none."""
+    expect("ids", ids, "int32", ("T",))
+    out = torch.empty((ids.shape[0], weight.shape[1]), dtype=torch.float32, device=ids.device)
+    return embedding_into(ids, weight, scale, out=out)

@@ -31,19 +31,23 @@ def _gelu_kernel(
     tl.store(out_ptr + row * out_stride + column, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def gelu(x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return x times the probability that a normal variable is below x; see gelu_ref.
+def gelu_into(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Write x times the probability that a normal variable is below x to ``out`` and return it.
 
-    x, out  [T, F] f32 or bf16   any stride between rows; out may be x, allocated if None
+    x, out  [T, F] f32 or bf16   any stride between rows; out may be x
 
-    Safe under graph capture if ``out`` is given. Raises ValueError if a shape or type differs.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("x", x, FLOATS, ("T", "F"))
     tokens, width = x.shape
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
         _gelu_kernel[(tokens, triton.cdiv(width, BLOCK))](
             x, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4
         )
     return out
+
+
+def gelu(x: torch.Tensor, pool: object = None) -> torch.Tensor:
+    """Return gelu of x [T, F], of x's type; see gelu_ref. f32 or bf16, any stride between rows."""
+    return gelu_into(x, out=torch.empty_like(x))

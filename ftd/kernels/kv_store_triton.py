@@ -73,7 +73,12 @@ def _kv_store_kernel(
 
 
 def kv_store(
-    k: torch.Tensor, v: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, kv_index: torch.Tensor
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    kv_index: torch.Tensor,
+    pool: object = None,
 ) -> None:
     """Write each token's key and value to its place in the pages; see kv_store_ref.
 

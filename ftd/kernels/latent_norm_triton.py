@@ -36,20 +36,20 @@ def _latent_norm_kernel(
         tl.store(out_at + latent + place, rest.to(out_ptr.dtype.element_ty), mask=place < tail)
 
 
-def latent_norm(
+def latent_norm_into(
     x: torch.Tensor,
     weight: torch.Tensor,
     eps: float = 1e-6,
     interleaved: bool = False,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
 ) -> torch.Tensor:
-    """Normalise the latent of each row and pass on the key behind it; see latent_norm_ref.
+    """Normalise the latent of each row and pass on the key behind it: ``out``.
 
-    x, out  [T, L + R] f32 or bf16   any stride between rows; out is not x, allocated if None
+    x, out  [T, L + R] f32 or bf16   any stride between rows; out is not x
     weight  [L] f32
 
-    Safe under graph capture if ``out`` is given. Raises ValueError if a shape or type differs.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("x", x, FLOATS, ("T", "L + R"))
     expect("weight", weight, "float32", ("L",))
@@ -59,7 +59,6 @@ def latent_norm(
         raise ValueError(f"x must hold the latent of {latent} and a tail, got {x.shape[1]} channels")
     if not eps >= 0.0:
         raise ValueError(f"eps must be at least 0, got {eps}")
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     if x.shape[0]:
         _latent_norm_kernel[(x.shape[0],)](
@@ -68,3 +67,14 @@ def latent_norm(
             TAIL=triton.next_power_of_2(tail) if tail else 0, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def latent_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    interleaved: bool = False,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return the rows of x with their latents normalised, of its type; see latent_norm_ref."""
+    return latent_norm_into(x, weight, eps, interleaved, out=torch.empty_like(x))

@@ -29,7 +29,7 @@ def _latent_store_kernel(
     tl.store(pages_ptr + index * C + column, x.to(pages_ptr.dtype.element_ty), mask=mask)
 
 
-def latent_store(x: torch.Tensor, pages: torch.Tensor, kv_index: torch.Tensor) -> None:
+def latent_store(x: torch.Tensor, pages: torch.Tensor, kv_index: torch.Tensor, pool: object = None) -> None:
     """Write each row to its place in the pages; see latent_store_ref.
 
     x         [T, C] f32 or bf16             any stride between rows

@@ -31,20 +31,15 @@ def _layer_norm_kernel(
     tl.store(out_ptr + row * out_stride + column, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def layer_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    eps: float = 1e-12,
-    *,
-    out: torch.Tensor | None = None,
+def layer_norm_into(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-12, *, out: torch.Tensor
 ) -> torch.Tensor:
-    """Shift each row to mean 0, scale it to variance 1, then by ``weight``, and add ``bias``.
+    """Shift each row to mean 0, scale it to variance 1, then by ``weight``, and add ``bias``: ``out``.
 
-    x, out        [T, D] f32 or bf16   any stride between rows; out may be x, allocated if None
+    x, out        [T, D] f32 or bf16   any stride between rows; out may be x
     weight, bias  [D] f32
 
-    Safe under graph capture if ``out`` is given.
+    Safe under graph capture.
     Raises ValueError if a shape or type differs, eps < 0 or D > 32768.
     """
     expect("x", x, FLOATS, ("T", "D"))
@@ -55,7 +50,6 @@ def layer_norm(
         raise ValueError(f"eps must be at least 0, got {eps}")
     if width > MAX_WIDTH:
         raise ValueError(f"rows must have at most {MAX_WIDTH} values, got {width}")
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
         block = triton.next_power_of_2(width)
@@ -64,3 +58,10 @@ def layer_norm(
             BLOCK=block, num_warps=4 if block <= 2048 else 8,
         )  # fmt: skip
     return out
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-12, pool: object = None
+) -> torch.Tensor:
+    """Return the normalised rows of x, of its type; see layer_norm_ref and ``layer_norm_into``."""
+    return layer_norm_into(x, weight, bias, eps, out=torch.empty_like(x))

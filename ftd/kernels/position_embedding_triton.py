@@ -51,27 +51,33 @@ def _last_positions_kernel(
     tl.store(out_ptr + token, length - 1, mask=token < num_tokens)
 
 
-def position_embedding(
-    x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, *, out: torch.Tensor | None = None
+def position_embedding_into(
+    x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
-    """Add to each row of ``x`` the row of ``table`` that its position names; see position_embedding_ref.
+    """Write to ``out`` each row of ``x`` and the row of ``table`` that its position names, added.
 
-    x, out     [T, D] f32 or bf16   any stride between rows; out may be x, allocated if None
+    x, out     [T, D] f32 or bf16   any stride between rows; out may be x
     positions  [T] i32, table [S, D] f32
 
-    Safe under graph capture if ``out`` is given. Raises ValueError if a shape or type differs.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("x", x, FLOATS, ("T", "D"))
     tokens, width = x.shape
     expect("positions", positions, "int32", (tokens,))
     expect("table", table, "float32", ("S", width))
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
         _position_embedding_kernel[(tokens, triton.cdiv(width, BLOCK))](
             x, positions, table, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4
         )
     return out
+
+
+def position_embedding(
+    x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, pool: object = None
+) -> torch.Tensor:
+    """Return x + table[positions], of x's type; see position_embedding_ref."""
+    return position_embedding_into(x, positions, table, out=torch.empty_like(x))
 
 
 def last_positions(q_start: torch.Tensor, kv_len: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""rms_norm on a GPU, optionally fused with the addition that comes before it in a decoder layer.
+"""rms_norm on a GPU; ``rms_norm_into`` also does the addition that comes before it in a decoder layer.
 
 x += add_scale * add        (x is the residual stream, f32; only if ``add`` is given)
 out = x / sqrt(mean(x^2) + eps) * weight
@@ -74,23 +74,23 @@ def _head_stride(x: torch.Tensor) -> int:
     return int(x.stride(1)) if x.dim() == 3 else 0
 
 
-def rms_norm(
+def rms_norm_into(
     x: torch.Tensor,
     weight: torch.Tensor,
     eps: float = 1e-6,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
     add: torch.Tensor | None = None,
     add_scale: float = 1.0,
 ) -> torch.Tensor:
-    """Scale each row to unit root-mean-square, then by ``weight``; see rms_norm_ref.
+    """Scale each row to unit root-mean-square, then by ``weight``; write that to ``out`` and return it.
 
     x       [T, D] or [T, H, D] f32 or bf16   any stride but the last; changed in place if ``add`` is given
     weight  [D] f32
-    out     like x, of either type            may be x; allocated if None
+    out     like x, of either type            may be x
     add     like x, of either type            added to x first, times ``add_scale``
 
-    Safe under graph capture if ``out`` is given.
+    Safe under graph capture.
     Raises ValueError if a shape or dtype differs, eps < 0 or D > 32768.
     """
     expect("x", x, FLOATS, ("T", "D") if x.dim() != 3 else ("T", "H", "D"))
@@ -100,7 +100,6 @@ def rms_norm(
         raise ValueError(f"eps must be at least 0, got {eps}")
     if width > MAX_WIDTH:
         raise ValueError(f"rows must have at most {MAX_WIDTH} values, got {width}")
-    out = torch.empty_like(x) if out is None else out
     added = x if add is None else add
     for name, tensor in (("out", out), ("add", added)):
         expect(name, tensor, FLOATS, tuple(x.shape))
@@ -133,3 +132,8 @@ def rms_norm(
         **early(x),
     )
     return out
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, pool: object = None) -> torch.Tensor:
+    """Return the normalised rows of x, of its type; see rms_norm_ref. x [T, D] or [T, H, D]."""
+    return rms_norm_into(x, weight, eps, out=torch.empty_like(x))

@@ -5,6 +5,8 @@ and cosine of what is left are f32.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
+from math import isfinite
+
 import torch
 import triton
 import triton.language as tl
@@ -81,21 +83,21 @@ def _rope_kernel(
         tl.store(out_at + column[None, :], rest, mask=mask)
 
 
-def rope(
+def rope_into(
     x: torch.Tensor,
     positions: torch.Tensor,
     inv_freq: torch.Tensor,
     scale: float = 1.0,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
 ) -> torch.Tensor:
-    """Rotate channel pairs (j, j + R) of each head by ``positions[t] * inv_freq[j]``; see rope_ref.
+    """Rotate channel pairs (j, j + R) of each head by ``positions[t] * inv_freq[j]`` and return ``out``.
 
-    x, out     [T, H, C] f32 or bf16   any stride between tokens and heads; out may be x, allocated if None
+    x, out     [T, H, C] f32 or bf16   any stride between tokens and heads; out may be x
     positions  [T] i32
     inv_freq   [R] f32
 
-    Safe under graph capture if ``out`` is given.
+    Safe under graph capture.
     Raises ValueError if a shape or type differs or 2*R > C.
     """
     expect("x", x, FLOATS, ("T", "H", "C"))
@@ -105,7 +107,6 @@ def rope(
     half = int(inv_freq.shape[0])
     if 2 * half > channels:
         raise ValueError(f"inv_freq rotates {2 * half} channels, a head has {channels}")
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     if not tokens or not heads or not channels:
         return out
@@ -130,3 +131,16 @@ def rope(
         num_warps=4 if rows > 1 else 1,
     )
     return out
+
+
+def rope(
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    inv_freq: torch.Tensor,
+    scale: float = 1.0,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return the heads of x [T, H, C] rotated, of its type; see rope_ref."""
+    if not isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    return rope_into(x, positions, inv_freq, scale, out=torch.empty_like(x))

@@ -36,24 +36,27 @@ def _select_kernel(
     tl.store(out_ptr + place * out_stride + column, x.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def select_logit_rows(
-    x: torch.Tensor, rows: torch.Tensor, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return the rows of ``x`` whose logits are wanted; see select_logit_rows_ref.
+def select_logit_rows_into(x: torch.Tensor, rows: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Write the rows of ``x`` whose logits are wanted to ``out`` and return it.
 
     x     [T, D] f32 or bf16            any stride between rows
     rows  [num_logits] i32              token indices below T; a negative one (padding) takes row 0
-    out   [num_logits, D] f32 or bf16   not x; allocated if None
+    out   [num_logits, D] f32 or bf16   not x
 
-    Safe under graph capture if ``out`` is given.
+    Safe under graph capture.
     Raises ValueError if a shape or type differs.
     """
     expect("x", x, FLOATS, ("T", "D"))
     expect("rows", rows, "int32", ("num_logits",))
     count, width = int(rows.shape[0]), int(x.shape[1])
-    out = x.new_empty((count, width)) if out is None else out
     expect("out", out, FLOATS, (count, width))
     if count and width:
         grid = (count, triton.cdiv(width, BLOCK))
         _select_kernel[grid](x, rows, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4)
     return out
+
+
+def select_logit_rows(x: torch.Tensor, rows: torch.Tensor, pool: object = None) -> torch.Tensor:
+    """Return the rows of ``x`` whose logits are wanted, of its type; see select_logit_rows_ref."""
+    expect("x", x, FLOATS, ("T", "D"))
+    return select_logit_rows_into(x, rows, out=x.new_empty((rows.shape[0], x.shape[1])))

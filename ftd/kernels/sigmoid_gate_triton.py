@@ -33,11 +33,15 @@ def _sigmoid_gate(
     tl.store(out + token * out_stride + column, value, mask=inside)
 
 
-def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return x * sigmoid(gate), all [T, F] f32 or bf16; out may be x. Safe under capture with ``out``."""
+def sigmoid_gate_into(x: torch.Tensor, gate: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Write x * sigmoid(gate) to ``out`` and return it.
+
+    x, gate, out  [T, F] f32 or bf16   any stride between rows; out may be x or gate
+
+    Safe under graph capture. Raises ValueError if a shape or type differs.
+    """
     expect("x", x, FLOATS, ("T", "F"))
     expect("gate", gate, FLOATS, tuple(x.shape))
-    out = torch.empty_like(x) if out is None else out
     expect("out", out, FLOATS, tuple(x.shape))
     tokens, width = x.shape
     if tokens and width:
@@ -45,3 +49,8 @@ def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor, *, out: torch.Tensor | Non
             x, gate, out, width, x.stride(0), gate.stride(0), out.stride(0), BLOCK=BLOCK
         )
     return out
+
+
+def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor, pool: object = None) -> torch.Tensor:
+    """Return x * sigmoid(gate), of x's type; see sigmoid_gate_ref. f32 or bf16, any stride between rows."""
+    return sigmoid_gate_into(x, gate, out=torch.empty_like(x))

@@ -1,6 +1,8 @@
 """swiglu on a GPU, for products that are not fused with it."""
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
+from typing import Literal
+
 import torch
 import triton
 import triton.language as tl
@@ -51,11 +53,19 @@ def _gated_kernel(
     tl.store(out_ptr + token * out_stride + column, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None, gelu: bool) -> torch.Tensor:
-    """Return act(gate) * up in ``out``; the common part of swiglu and geglu."""
+def gated_into(
+    gate: torch.Tensor, up: torch.Tensor, activation: Literal["silu", "gelu"], *, out: torch.Tensor
+) -> torch.Tensor:
+    """Write act(gate) * up to ``out`` and return it; what swiglu and geglu launch.
+
+    gate, up  [T, F] f32 or bf16   any stride between rows
+    out       [T, F] f32 or bf16   may be gate or up
+
+    Safe under graph capture.
+    Raises ValueError if a shape or type differs.
+    """
     expect("gate", gate, FLOATS, ("T", "F"))
     expect("up", up, FLOATS, tuple(gate.shape))
-    out = torch.empty_like(gate) if out is None else out
     expect("out", out, FLOATS, tuple(gate.shape))
     tokens, width = gate.shape
     if tokens and width:
@@ -68,20 +78,13 @@ def gated(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None, gelu: 
             gate.stride(0),
             up.stride(0),
             out.stride(0),
-            GELU=gelu,
+            GELU=activation == "gelu",
             BLOCK=BLOCK,
             num_warps=4,
         )
     return out
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return silu(gate) * up; see swiglu_ref.
-
-    gate, up  [T, F] f32 or bf16   any stride between rows
-    out       [T, F] f32 or bf16   may be gate or up; allocated if None
-
-    Safe under graph capture if ``out`` is given.
-    Raises ValueError if a shape or type differs.
-    """
-    return gated(gate, up, out, False)
+def swiglu(gate: torch.Tensor, up: torch.Tensor, pool: object = None) -> torch.Tensor:
+    """Return silu(gate) * up, of gate's type; see swiglu_ref. f32 or bf16, any stride between rows."""
+    return gated_into(gate, up, "silu", out=torch.empty_like(gate))

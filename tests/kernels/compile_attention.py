@@ -10,7 +10,7 @@ from ftd.kernels.attention_token_triton import NewTokens
 from ftd.kernels.attention_triton import attention, attention_decode
 from ftd.kernels.kv_store_triton import kv_store
 from ftd.kernels.qkv_post_triton import qkv_post
-from ftd.kernels.rms_norm_triton import rms_norm
+from ftd.kernels.rms_norm_triton import rms_norm, rms_norm_into
 from ftd.kernels.rope_triton import rope
 from ftd.kernels.sample_rows import MAX_HISTORY, NUM_PARAMETERS
 from ftd.kernels.sample_triton import sample
@@ -58,7 +58,7 @@ def main() -> None:
     attention_of(8, 2, 80, torch.float32)
     attention_of(8, 2, 256, torch.float32)
     x, weight = torch.zeros((3, 4096)), torch.ones(4096)
-    rms_norm(x, weight, add=x.to(torch.bfloat16), out=x.to(torch.bfloat16))
+    rms_norm_into(x, weight, add=x.to(torch.bfloat16), out=x.to(torch.bfloat16))
     rms_norm(x.unflatten(1, (32, 128)), weight[:128])
     add(x, x)
     swiglu(x, x)

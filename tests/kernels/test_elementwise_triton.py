@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ftd.kernels.add_ref import add as add_reference
-from ftd.kernels.add_triton import add
+from ftd.kernels.add_triton import add, add_into
 from ftd.kernels.geglu_ref import geglu as geglu_reference
 from ftd.kernels.geglu_triton import geglu
 from ftd.kernels.select_logit_rows_triton import select_logit_rows
 from ftd.kernels.swiglu_ref import swiglu as swiglu_reference
-from ftd.kernels.swiglu_triton import swiglu
+from ftd.kernels.swiglu_triton import gated_into, swiglu
 
 AssertClose = Callable[..., None]
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # NumPy's, in the interpreter
@@ -25,13 +25,14 @@ def test_add_equals_the_reference(
     shape: tuple[int, int], rng: np.random.Generator, assert_close: AssertClose, device: str
 ) -> None:
     x, y = rng.standard_normal((2, *shape), np.float32)
-    actual = add(torch.tensor(x, device=device), torch.from_numpy(y).to(device), 0.3)
-    assert_close(actual.cpu().numpy(), add_reference(x, y, 0.3), "elementwise")
+    terms = [torch.tensor(each, device=device) for each in (x, y)]
+    assert_close(add(*terms, 0.3).cpu().numpy(), add_reference(x, y, 0.3), "elementwise")
+    assert torch.equal(terms[0].cpu(), torch.from_numpy(x))
 
 
 def test_add_of_bf16_columns_to_f32_columns(device: str) -> None:
     wide, y = torch.zeros((3, 50), device=device), torch.ones((3, 90), dtype=torch.bfloat16, device=device)
-    add(wide[:, 10:40], y[:, 5:35], 2.0)
+    add_into(y[:, 5:35], 2.0, out=wide[:, 10:40])
     assert (wide[:, 10:40] == 2).all() and wide.sum() == 2 * 90
 
 
@@ -50,10 +51,10 @@ def test_gated_activations_equal_the_reference(
     assert_close(actual.cpu().numpy(), reference(gate, up), "sum")
 
 
-@pytest.mark.parametrize("op", [swiglu, geglu])
-def test_gated_activations_of_large_numbers_in_place(op: Callable[..., torch.Tensor], device: str) -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_gated_activations_of_large_numbers_in_place(activation: str, device: str) -> None:
     gate = torch.tensor([[-1e4, -100.0, 100.0, 1e4]], device=device)
-    op(gate, torch.full_like(gate, 2.0), out=gate)
+    gated_into(gate, torch.full_like(gate, 2.0), activation, out=gate)
     assert gate.tolist() == [[0, 0, 200, 2e4]]
 
 
@@ -75,5 +76,7 @@ def test_refuse_shapes_that_differ() -> None:
     for op in (add, swiglu, geglu):
         with pytest.raises(ValueError, match="must be float32"):
             op(x, y)
+    with pytest.raises(ValueError, match=r"y must be float32 .* \[2, 4\]"):
+        add(x, y)
     with pytest.raises(ValueError, match="rows must be int32"):
         select_logit_rows(x, torch.zeros(2))

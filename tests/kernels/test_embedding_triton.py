@@ -7,7 +7,7 @@ from weights import random_matrix
 
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.embedding_ref import embedding as reference
-from ftd.kernels.embedding_triton import embedding
+from ftd.kernels.embedding_triton import embedding, embedding_into
 from ftd.kernels.quant import FORMATS
 
 
@@ -26,7 +26,7 @@ def test_ids_of_padding_give_finite_rows_in_a_wider_bf16_buffer(
     weight = random_matrix("q8_0", 5, 64, rng)
     ids = torch.tensor([-1, 4, 5, 2**31 - 1], dtype=torch.int32, device=device)
     wide = torch.full((4, 96), 7.0, dtype=torch.bfloat16, device=device)
-    embedding(ids, DeviceMatrix.upload([weight], device), out=wide[:, 16:80])
+    embedding_into(ids, DeviceMatrix.upload([weight], device), out=wide[:, 16:80])
     rows = wide[:, 16:80].float().cpu().numpy()
     np.testing.assert_allclose(rows[1], reference(np.array([4], np.int32), weight)[0], rtol=2**-7)
     assert np.isfinite(rows).all()
@@ -39,4 +39,4 @@ def test_no_tokens_and_wrong_arguments(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match="ids must be int32"):
         embedding(torch.zeros(2, dtype=torch.int64), weight)
     with pytest.raises(ValueError, match="out must be"):
-        embedding(torch.zeros(2, dtype=torch.int32), weight, out=torch.zeros(2, 9))
+        embedding_into(torch.zeros(2, dtype=torch.int32), weight, out=torch.zeros(2, 9))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ftd.kernels.rms_norm_ref import rms_norm as reference
-from ftd.kernels.rms_norm_triton import MAX_WIDTH, rms_norm
+from ftd.kernels.rms_norm_triton import MAX_WIDTH, rms_norm, rms_norm_into
 
 AssertClose = Callable[..., None]
 
@@ -25,7 +25,7 @@ def test_adds_to_the_residual_first(rng: np.random.Generator, assert_close: Asse
     x, y = rng.standard_normal((2, 5, 96), np.float32)
     weight = rng.standard_normal(96, np.float32)
     residual, out = torch.tensor(x, device=device), torch.full((5, 200), 7.0, device=device)
-    rms_norm(
+    rms_norm_into(
         residual,
         torch.from_numpy(weight).to(device),
         1e-5,
@@ -44,7 +44,7 @@ def test_heads_of_a_wider_buffer_in_place_as_bf16(rng: np.random.Generator, devi
     heads = wide[:, 20:220].unflatten(1, (5, 40))
     heads.copy_(torch.from_numpy(x))
     expected = reference(heads.float().cpu().numpy().reshape(-1, 40), weight, 1e-6).reshape(x.shape)
-    rms_norm(heads, torch.from_numpy(weight).to(device), out=heads)
+    rms_norm_into(heads, torch.from_numpy(weight).to(device), out=heads)
     np.testing.assert_allclose(heads.float().cpu().numpy(), expected, rtol=2**-7)
     assert (wide[:, :20] == 0).all() and (wide[:, 220:] == 0).all()
 

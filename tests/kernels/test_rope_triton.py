@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ftd.kernels.rope_ref import rope as reference
-from ftd.kernels.rope_triton import rope
+from ftd.kernels.rope_triton import rope, rope_into
 
 AssertClose = Callable[..., None]
 
@@ -31,11 +31,13 @@ def test_bf16_in_place_in_a_wider_buffer(rng: np.random.Generator, device: str) 
     heads = wide[:, 8:136].unflatten(1, (2, 64))
     positions, inv_freq = np.arange(33, dtype=np.int32), np.float32(0.9) ** np.arange(20, dtype=np.float32)
     expected = reference(heads.float().cpu().numpy(), positions, inv_freq)
-    rope(heads, torch.from_numpy(positions).to(device), torch.from_numpy(inv_freq).to(device), out=heads)
+    rope_into(heads, torch.from_numpy(positions).to(device), torch.from_numpy(inv_freq).to(device), out=heads)
     np.testing.assert_allclose(heads.float().cpu().numpy(), expected, rtol=2**-7, atol=1e-5)
     assert torch.equal(wide[:, :8], before[:, :8]) and torch.equal(wide[:, 136:], before[:, 136:])
 
 
-def test_refuses_more_frequencies_than_pairs() -> None:
+def test_refuses_more_frequencies_than_pairs_and_a_scale_that_is_none() -> None:
     with pytest.raises(ValueError, match="rotates 10 channels, a head has 8"):
         rope(torch.zeros(1, 1, 8), torch.zeros(1, dtype=torch.int32), torch.zeros(5))
+    with pytest.raises(ValueError, match="scale must be finite, got nan"):
+        rope(torch.zeros(1, 1, 8), torch.zeros(1, dtype=torch.int32), torch.zeros(4), float("nan"))
