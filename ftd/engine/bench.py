@@ -269,9 +269,8 @@ def _bandwidth(engine: Engine) -> float:
     """Return bytes a second of the memory that weights are read from."""
     if engine.device.name != "cuda":
         return bandwidth.measure(engine.threads.num_threads)
-    from ftd.kernels import card_copy  # imports torch
-
-    return card_copy.device_rate()
+    assert engine.device.rates is not None
+    return engine.device.rates.device_copy()
 
 
 def decode_bytes(engine: Engine, load: Load, context_tokens: int) -> int:

@@ -7,12 +7,12 @@ from typing import Any
 import ftd
 from ftd import log
 from ftd.engine import expert_plan, expert_store
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.expert_tuner import Tuner, shifted
 from ftd.engine.messages import Load
 from ftd.engine.model_config import ModelConfig
-from ftd.kernels import cpu, expert_split
+from ftd.kernels import bandwidth, cpu, expert_split
 from ftd.kernels._pool import Pool, isa_in_force
 from ftd.kernels.expert_split import Point, Split
 
@@ -32,8 +32,8 @@ class CardExperts:
         threads: Pool,
         kept: Any = None,
     ) -> None:
-        assert config.experts is not None and device.make_experts is not None
-        self._device, self._needs = device, needs
+        assert config.experts is not None and device.make_experts is not None and device.rates is not None
+        self._device, self._rates, self._needs = device, device.rates, needs
         self._num_chosen = config.experts.num_chosen
         self._share = expert_plan.share(load.experts)
         self._threads, self._load, self._hidden_size = threads, load, config.hidden_size
@@ -55,7 +55,7 @@ class CardExperts:
             self.pool.set_quota(quota)
             return
         if self._policy.is_paper:
-            copy_rate, read_rate = self._device.measure_rates(self.pool, self._threads.num_threads)
+            copy_rate, read_rate = self._rates.fetch(self.pool), bandwidth.measure(self._threads.num_threads)
             quota = expert_plan.paper_quota(copy_rate, read_rate, num_experts)
             logger.info(
                 log.fields("experts split", policy=self._load.experts_policy, copy=copy_rate, read=read_rate)
@@ -64,7 +64,7 @@ class CardExperts:
             return
         points = expert_store.read(self._key(), num_experts)
         if points is None:
-            table = self._device.measure_experts(self.pool, self._num_chosen)
+            table = self._rates.experts(self.pool, self._num_chosen)
             expert_store.write(self._key(), table.points)
         else:
             table = expert_split.tabulate(points, num_experts)

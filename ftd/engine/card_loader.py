@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ftd.engine import loader, sizing
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.graphs import Graph
 from ftd.engine.sizing import Sizes
 from ftd.engine.weights import Weights

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ftd.engine import devices, expert_plan
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.synthetic import SyntheticWeights
 from ftd.errors import FtdError
@@ -76,10 +76,9 @@ def disk(blob: Path) -> Rate:
 
 def card(device: Device, formats: tuple[str, ...] = FORMATS) -> Iterator[Rate]:
     """Yield what a card copies, and how fast missing experts get to it and run beside it, by format."""
-    from ftd.kernels import card_copy  # imports torch
-
-    yield Rate("device copy", card_copy.device_rate(), f"{device.label}, read and written: bounds decode")
-    yield Rate("host to device", card_copy.host_rate(), "page-locked memory, the copy engine")
+    assert device.rates is not None
+    yield Rate("device copy", device.rates.device_copy(), f"{device.label}, read and written: bounds decode")
+    yield Rate("host to device", device.rates.host_copy(), "page-locked memory, the copy engine")
     for name in formats:
         yield from experts(device, name)
 
@@ -89,7 +88,7 @@ def experts(device: Device, format_name: str) -> Iterator[Rate]:
     weights = SyntheticWeights(format_name, 1)
     bank = weights.bank(0, NUM_EXPERTS, HIDDEN_SIZE, INNER_SIZE)
     record_bytes = bank.records.shape[1]
-    assert device.make_experts is not None
+    assert device.make_experts is not None and device.rates is not None
     needs = ExpertNeeds(num_layers=NUM_LAYERS, num_experts=NUM_EXPERTS, record_bytes=record_bytes)
     with Pool(device.num_threads()) as threads:
         pool = device.make_experts(needs, NUM_EXPERTS // 4, NUM_CHOSEN, expert_plan.POLICIES["ftd"], None)
@@ -98,8 +97,8 @@ def experts(device: Device, format_name: str) -> Iterator[Rate]:
             for layer in range(NUM_LAYERS):
                 pool.add(weights.bank(layer, NUM_EXPERTS, HIDDEN_SIZE, INNER_SIZE))
             pool.start()
-            fetch_rate, _ = device.measure_rates(pool, threads.num_threads)
-            split = device.measure_experts(pool, NUM_CHOSEN)
+            fetch_rate = device.rates.fetch(pool)
+            split = device.rates.experts(pool, NUM_CHOSEN)
         finally:
             pool.close()
     point = max((each for each in split.points if each.tokens == 1), key=lambda each: each.misses)

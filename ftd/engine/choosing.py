@@ -1,32 +1,25 @@
 """Chooses the next ids of a whole batch: on the host, row by row, or on a card, one step behind.
 
     HostChooser      waits for the logits; serves every request, grammars too
-    DeviceChooser    samples where the logits are, lets the host go on; serves what ``sample_rows`` supports
+    DeviceChooser    (``device_chooser``) samples where the logits are, lets the host go on; serves what
+                     ``sample_rows`` supports
 
 Both draw the same number for the same request and token, so a text does not depend on which one chose it
 (but for rounding where two tokens are all but equal).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from ftd.engine.batch import Batch
 from ftd.engine.messages import TokenLogprob
 from ftd.engine.model import Model
-from ftd.engine.sampler import Sampler, State, uniform
+from ftd.engine.sampler import Sampler, State
 from ftd.engine.sequence import Sequence
 from ftd.errors import EngineError, FtdError, InvalidOption
 from ftd.kernels import sample_rows
-from ftd.kernels.sample_ref import reject
-
-if TYPE_CHECKING:
-    import torch
-
-# Batches whose results may be awaited at the same time: one that runs, and one that was launched ahead.
-_IN_FLIGHT = 2
 
 
 class Choices(msgspec.Struct):
@@ -77,136 +70,12 @@ class HostChooser:
         return choices
 
 
-class DeviceChooser:
-    """Samples on a card. ``ids`` holds what the last launch chose, for the next step to read there."""
-
-    def __init__(self, vocab_size: int, max_rows: int, device: str) -> None:
-        import torch  # on a card alone
-
-        from ftd.kernels import sample_triton  # imports torch
-
-        self._torch, self._kernels = torch, sample_triton
-        self._vocab_size, self._device = vocab_size, device
-        self._staged = [_Staging(max_rows, device) for _ in range(_IN_FLIGHT)]
-        self._turn = 0
-        self._parameters = torch.empty(self._staged[0].parameters.shape, dtype=torch.float64, device=device)
-        self._history = torch.empty(self._staged[0].history.shape, dtype=torch.int32, device=device)
-        self._memory: dict[int, tuple[Any, torch.Tensor]] = {}
-        self._max_rows = max_rows
-        self.ids: torch.Tensor | None = None
-
-    def supports(self, batch: Batch) -> bool:
-        """Return whether all sampled sequences of ``batch`` can be served here."""
-        sequences = batch.sampled_sequences
-        return bool(sequences) and all(
-            each.constraint is None and sample_rows.supports(_params(each), each.num_logprobs)
-            for each in sequences
-        )
-
-    def launch(self, sequences: list[Sequence], logits: "torch.Tensor", num_unknown: int) -> Wait:
-        """Enqueue the choice of the next id of each of ``sequences``; return what waits for it.
-
-        logits [num, V]. num_unknown: ids that precede the chosen ones and are not known on the host yet.
-        """
-        staging = self._staged[self._turn]
-        self._turn = (self._turn + 1) % _IN_FLIGHT
-        rows = len(sequences)
-        num_candidates = 1
-        for row, sequence in enumerate(sequences):
-            params, state = _params(sequence), sequence.sampler_state
-            assert isinstance(state, State)
-            number = uniform(state.seed, sequence.output_len + num_unknown)
-            history = np.frombuffer(sequence.ids, np.int32)
-            place = staging.parameters_array[row], staging.history_array[row]
-            sample_rows.fill_row(*place, params, history, number, self._vocab_size)
-            needed = sample_rows.candidates_needed(params, sequence.num_logprobs)
-            num_candidates = max(num_candidates, needed)
-        self._parameters[:rows].copy_(staging.parameters[:rows], non_blocking=True)
-        self._history[:rows].copy_(staging.history[:rows], non_blocking=True)
-        out, workspace = self._room(rows, num_candidates)
-        self._kernels.sample(
-            logits,
-            self._parameters[:rows],
-            self._history[:rows],
-            num_candidates,
-            out=out,
-            workspace=workspace,
-        )
-        self.ids = out.ids
-        staging.ids[:rows].copy_(out.ids, non_blocking=True)
-        fetch = _Logprobs(out) if any(each.num_logprobs >= 0 for each in sequences) else None
-        event = None if self._device == "cpu" else self._torch.cuda.Event()
-        if event is not None:
-            event.record()
-
-        def wait() -> Choices:
-            if event is not None:
-                event.synchronize()
-            return _choices(sequences, staging.ids_array[:rows].tolist(), fetch)
-
-        return wait
-
-    def _room(self, rows: int, num_candidates: int) -> tuple[Any, "torch.Tensor"]:
-        """Return the memory of a launch: results of ``rows`` rows, and workspace."""
-        if num_candidates not in self._memory:
-            length = self._kernels.workspace_len(self._max_rows, self._vocab_size, num_candidates)
-            self._memory[num_candidates] = (
-                self._kernels.Sampled.empty(self._max_rows, num_candidates, self._device),
-                self._torch.empty(length, dtype=self._torch.int32, device=self._device),
-            )
-        out, workspace = self._memory[num_candidates]
-        parts = (out.ids, out.logits, out.logsumexp, out.candidates, out.candidate_ids)
-        return self._kernels.Sampled(*(part[:rows] for part in parts)), workspace
-
-
-class _Staging:
-    """Pinned memory of one launch: what goes down, and the ids that come back."""
-
-    def __init__(self, max_rows: int, device: str) -> None:
-        import torch  # on a card alone
-
-        pinned = device != "cpu"
-        shape = (max_rows, sample_rows.NUM_PARAMETERS)
-        self.parameters = torch.zeros(shape, dtype=torch.float64, pin_memory=pinned)
-        self.history = torch.zeros((max_rows, sample_rows.MAX_HISTORY), dtype=torch.int32, pin_memory=pinned)
-        self.ids = torch.zeros(max_rows, dtype=torch.int32, pin_memory=pinned)
-        self.parameters_array, self.history_array = self.parameters.numpy(), self.history.numpy()
-        self.ids_array = self.ids.numpy()
-
-
-class _Logprobs:
-    """Copies of what logprobs are made of, on their way to the host."""
-
-    def __init__(self, sampled: Any) -> None:
-        parts = (sampled.logits, sampled.logsumexp, sampled.candidates, sampled.candidate_ids)
-        # The results are overwritten by the next launch, which may come before anybody reads these
-        self._parts = [part.clone() for part in parts]
-
-    def row(self, row: int, token: int, num_top: int) -> TokenLogprob:
-        """Return the logprob of the token of ``row`` and those of the ``num_top`` likeliest."""
-        logit, total, candidates, ids = (part[row].cpu().numpy() for part in self._parts)
-        top = [(int(ids[i]), float(candidates[i] - total)) for i in range(num_top) if ids[i] >= 0]
-        return TokenLogprob(token, float(logit - total), top)
-
-
-def _choices(sequences: list[Sequence], ids: list[int], fetch: _Logprobs | None) -> Choices:
-    choices = Choices()
-    for row, (sequence, token) in enumerate(zip(sequences, ids, strict=True)):
-        if token < 0:
-            choices.failures[sequence.request_id] = reject(float("nan"))
-            choices.ids.append(0)
-            continue
-        choices.ids.append(token)
-        if fetch is not None and sequence.num_logprobs >= 0:
-            choices.logprobs[sequence.request_id] = fetch.row(row, token, sequence.num_logprobs)
-    return choices
-
-
-def _params(sequence: Sequence) -> Any:
+def params_of(sequence: Sequence) -> Any:
+    """Return how the next ids of a sequence are chosen."""
     assert isinstance(sequence.sampler_state, State)
     return sequence.sampler_state.params
 
 
 def depends_on_history(sequence: Sequence) -> bool:
     """Return whether the next id depends on which ids came before other than through the logits."""
-    return sequence.constraint is not None or sample_rows.changes_logits(_params(sequence))
+    return sequence.constraint is not None or sample_rows.changes_logits(params_of(sequence))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftd.engine import expert_plan
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.graphs import Graph
 from ftd.engine.messages import Load
 from ftd.engine.model_config import ModelConfig

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ftd import log
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.messages import Load, Memory, Ready
 from ftd.engine.sizing import Sizes
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ftd import log
 from ftd.engine import card_memory, devices, expert_plan, memory, plan
 from ftd.engine.card_memory import Workspace
-from ftd.engine.devices import Device
+from ftd.engine.device import Device
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.messages import Load
 from ftd.engine.model import workspace_needs

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices, expert_plan, expert_store
 from ftd.engine.messages import Load, Ready, TokenLogprob, Tokens
 from ftd.errors import EngineError, OutOfMemory
-from ftd.kernels import expert_pool
+from ftd.kernels import expert_pool, expert_rates
 from ftd.kernels.host_lock import HostLocks
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -179,7 +179,7 @@ def test_a_measured_split_is_kept_for_the_next_load(load: Load, monkeypatch: pyt
     quota = card.engine._experts.pool.state.quota.tolist()
     card.close()
     assert expert_store.path().exists()
-    monkeypatch.setattr(devices.Device, "measure_experts", None)
+    monkeypatch.setattr(expert_rates, "measure", None)
     card = start(load, monkeypatch, 4, "auto")
     assert card.engine._experts.pool.state.quota.tolist() == quota
     assert card.engine.stats().expert_split == quota[0][0][1:4]

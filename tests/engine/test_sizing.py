@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ftd.engine import card_memory, devices, loader, model_config, sizing
+from ftd.engine.device import CUDA_CHUNK_TOKENS
 from ftd.engine.messages import Load
 from ftd.engine.sizing import Sizes
 from ftd.engine.synthetic import Synthetic
@@ -46,26 +47,26 @@ def sizes_of_30b(gigabytes: float, **options: object) -> Sizes:
         devices.cpu(),
         name="cuda",
         free_bytes=lambda: int(gigabytes * 1e9),
-        chunk_tokens=devices.CUDA_CHUNK_TOKENS,
+        chunk_tokens=CUDA_CHUNK_TOKENS,
     )
     return sizing.decide(load, sizing.Model(source.config, config, source.outline), card)
 
 
 def test_prompts_run_in_longer_chunks_where_experts_are_streamed() -> None:
     assert sizes_of_30b(40).num_slots == 0
-    assert sizes_of_30b(40).plan.prefill_chunk_tokens == devices.CUDA_CHUNK_TOKENS
+    assert sizes_of_30b(40).plan.prefill_chunk_tokens == CUDA_CHUNK_TOKENS
     found = sizes_of_30b(40, expert_slots=0.37)
     assert found.num_slots == int(0.37 * 48 * 128)
     assert found.plan.prefill_chunk_tokens == 8192
-    assert sizes_of_30b(40, expert_slots=0.95).plan.prefill_chunk_tokens == devices.CUDA_CHUNK_TOKENS
+    assert sizes_of_30b(40, expert_slots=0.95).plan.prefill_chunk_tokens == CUDA_CHUNK_TOKENS
     assert sizes_of_30b(40, expert_slots=0.37, prefill_chunk_tokens=512).plan.prefill_chunk_tokens == 512
 
 
 @pytest.mark.parametrize("gigabytes", [9, 12, 16])
 def test_longer_chunks_do_not_cost_many_slots(gigabytes: float) -> None:
-    short = sizes_of_30b(gigabytes, prefill_chunk_tokens=devices.CUDA_CHUNK_TOKENS)
+    short = sizes_of_30b(gigabytes, prefill_chunk_tokens=CUDA_CHUNK_TOKENS)
     found = sizes_of_30b(gigabytes)
-    assert found.plan.prefill_chunk_tokens >= devices.CUDA_CHUNK_TOKENS
+    assert found.plan.prefill_chunk_tokens >= CUDA_CHUNK_TOKENS
     assert short.num_slots >= found.num_slots >= 0.9 * short.num_slots
 
 
