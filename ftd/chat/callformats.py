@@ -14,6 +14,7 @@ import re
 
 import msgspec
 
+from ftd.chat import mentions
 from ftd.chat.callbodies import Body
 
 _GO_KEY = re.compile(r'"(arguments|parameters)":\s*\{\{')
@@ -178,13 +179,8 @@ def call_format(kind: str, source: str) -> CallFormat:
 def _go_format(source: str) -> CallFormat:
     if "<|channel|>" in source and "<|message|>" in source:
         return HARMONY
-    # A daemon starts without it, since most models bring Jinja templates
-    from ftd.chat.gotemplate import GoTemplateError, parse
-    from ftd.chat.gotemplate.discovery import tool_call_tag
-
-    try:
-        tag = tool_call_tag(parse(source))
-    except GoTemplateError:
+    tag = mentions.of_go(source).call_tag
+    if tag is None:
         return CallFormat()
     key = _GO_KEY.search(source)
     is_list = tag.endswith("[") or tag in ("[TOOL_CALLS]", "<|tool_call|>")

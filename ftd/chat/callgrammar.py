@@ -18,7 +18,7 @@ from ftd import log
 from ftd.chat.callbodies import kinds_of
 from ftd.chat.callformats import CallFormat
 from ftd.chat.lark import Lark
-from ftd.chat.schema import MAX_SCHEMA_CHARS, grammar_of, without_irregular_patterns
+from ftd.chat.schema import MAX_SCHEMA_CHARS, enforceable
 from ftd.errors import InvalidOption
 
 _log = logging.getLogger(__name__)
@@ -72,11 +72,9 @@ def tool_grammar(
 def _written(
     call_format: CallFormat, tools_json: str, choice: ToolChoice, special: tuple[tuple[str, int], ...]
 ) -> str:
-    from llguidance import LLMatcher  # a daemon whose requests bring no tools starts without it
-
     tools = _tools(json.loads(tools_json), choice)
     text = _Writer(call_format, dict(special), tools, choice).text()
-    return LLMatcher.grammar_from_lark(text)
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
 
 
 def _tools(declared: Sequence[Mapping[str, Any]], choice: ToolChoice) -> list[_Tool]:
@@ -113,8 +111,7 @@ def _usable(name: str, parameters: Any, is_strict: bool, room_chars: int) -> Map
                 f"the schemas of the tools have more than {MAX_SCHEMA_CHARS} characters together",
                 "describe fewer tools",
             )
-        schema = without_irregular_patterns(schema)
-        grammar_of(schema)
+        schema = enforceable(schema)
     except InvalidOption as exc:
         if is_strict:
             raise InvalidOption(f"invalid schema of tool {name:.60}: {exc.message}", exc.hint) from exc

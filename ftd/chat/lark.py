@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftd.chat.schema import WHITE_SPACE
-
-JSON_OPTIONS = {"whitespace_pattern": WHITE_SPACE, "lenient": True}
+# White space between tokens of JSON: one blank, or a line break and its indentation
+JSON_OPTIONS: Any = {"whitespace_pattern": r" ?|\n[ \t]{0,16}", "lenient": True}
 _TERMINALS = {
     "TEXT": r"/(.|\n)*/",
     "BLANKS": r"/[ \n]{1,8}/",

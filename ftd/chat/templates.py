@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ftd.chat import conversation
+from ftd.chat import conversation, mentions
 from ftd.chat.conversation import Message
 from ftd.chat.guard import Guard, Rendered, choose_seal, glues
 from ftd.chat.renderer import Renderer, TemplateRefused
@@ -295,13 +295,7 @@ def _think_variables(think: bool | str | None) -> dict[str, Any]:
 def template_capabilities(kind: str, source: str) -> tuple[str, ...]:
     """Return the capabilities that a template's text shows, in the order tools, insert, thinking."""
     if kind == "go":
-        # A daemon starts without it, since most models bring Jinja templates
-        from ftd.chat.gotemplate import GoTemplateError, discovery, parse
-
-        try:
-            return discovery.capabilities(parse(source))
-        except GoTemplateError:
-            return ()
+        return mentions.of_go(source).capabilities
     if kind != "jinja":
         return ()
     tools = ("tools",) if "tools" in source or "tool_call" in source else ()
@@ -311,12 +305,7 @@ def template_capabilities(kind: str, source: str) -> tuple[str, ...]:
 def thinking_tags(kind: str, source: str) -> tuple[str, str] | None:
     """Return the opening and closing text of thinking that a template mentions, None if it mentions none."""
     if kind == "go":
-        from ftd.chat.gotemplate import GoTemplateError, discovery, parse  # see above
-
-        try:
-            return discovery.thinking_tags(parse(source))
-        except GoTemplateError:
-            return None
+        return mentions.of_go(source).thinking_tags
     return next((tags for tags in THINKING_TAGS if tags[0] in source and tags[1] in source), None)
 
 
