@@ -75,7 +75,7 @@ def _start(client: Client, meanwhile: str) -> None:
             ],
             setsid=True,
         )
-    for module in filter(None, ("http.client", meanwhile)):
+    for module in filter(None, ("ftd.cli.connection", meanwhile)):
         importlib.import_module(module)
     deadline = time.monotonic() + _START_TIMEOUT_S
     exit_code = None

@@ -1,7 +1,7 @@
 """The one HTTP client of the commands: JSON up, JSON or NDJSON lines down, blocking, standard library only.
 
 One connection for each call. A stream that is not read to its end closes its connection, which aborts the
-request in the daemon. ``http.client`` is imported with the first request: it takes a third of a command's
+request in the daemon. ``connection`` is imported with the first request: it takes a third of a command's
 start, and a daemon that has to be started starts meanwhile.
 """
 
@@ -98,9 +98,9 @@ class Client:
         timeout_s: float | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send one request and give its response; the connection is closed at the end, whatever happened."""
-        import http.client  # see above
+        from ftd.cli import connection as library  # see above
 
-        connection = self._connection()
+        connection = library.connection(self.address, self._host, _CONNECT_TIMEOUT_S)
         headers = {"User-Agent": f"ftd/{ftd.__version__}", **(headers or {})}
         if body is not None and "Content-Length" not in headers:
             body = json.dumps(body).encode()
@@ -112,7 +112,7 @@ class Client:
             with suppress(BrokenPipeError):
                 connection.request(method, self.address.path + path, body, headers)  # type: ignore[arg-type]
             yield connection.getresponse()
-        except (OSError, http.client.HTTPException) as exc:
+        except library.FAILURES as exc:
             reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
             raise DaemonUnreachable(
                 f"could not reach the daemon at {self.address.url}: {reason}", "ftd serve"
@@ -125,20 +125,6 @@ class Client:
         """The host to call: loopback for an unspecified address."""
         target = Address("http", self.address.host, self.address.port).url.removeprefix("http://")
         return target.rpartition(":")[0].strip("[]")
-
-    def _connection(self) -> http.client.HTTPConnection:
-        import http.client  # see above
-
-        if self.address.scheme == "https":
-            import ssl  # comes with http.client
-
-            return http.client.HTTPSConnection(
-                self._host,
-                self.address.port,
-                timeout=_CONNECT_TIMEOUT_S,
-                context=ssl.create_default_context(),
-            )
-        return http.client.HTTPConnection(self._host, self.address.port, timeout=_CONNECT_TIMEOUT_S)
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:

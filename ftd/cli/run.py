@@ -4,8 +4,7 @@ import argparse
 import importlib
 import sys
 
-from ftd.cli import background, output, wishes
-from ftd.cli.client import Client, RequestFailed
+from ftd.cli import background, wishes
 from ftd.errors import InvalidOption
 
 
@@ -19,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     conversation = session.Session(
         client=client,
         model=options.model,
-        shown=show_or_pull(client, options.model, options.insecure),
+        shown=session.show_or_pull(client, options.model, options.insecure),
         format=format_,
         keep_alive=keep_alive,
         think=wishes.parse_think(options.think),
@@ -45,22 +44,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         conversation.load()
     return 0
-
-
-def show_or_pull(client: Client, model: str, insecure: bool) -> dict[str, object]:
-    """Return what ``/api/show`` says of ``model``, pulled first if it is missing. Raises RequestFailed."""
-    for attempt in ("first", "after pull"):
-        try:
-            shown: dict[str, object] = client.call("POST", "/api/show", {"model": model})
-            return shown
-        except RequestFailed as exc:
-            if exc.status != 404 or attempt == "after pull":
-                raise
-            from ftd.cli.pull import pull  # with its bars; most models are here
-
-            output.note(f"{exc.message}: pulling it")
-            pull(client, model, insecure)
-    raise AssertionError("unreachable")
 
 
 def _prompt(words: list[str]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ftd.cli import output, progress
 from ftd.cli.answer import Answer, timings
-from ftd.cli.client import Client
+from ftd.cli.client import Client, RequestFailed
+from ftd.cli.pull import pull
 from ftd.errors import FtdError
 
 
@@ -130,3 +131,17 @@ def warn_if_not_thinking(session: Session) -> None:
     """Tell the person when thinking was asked of a model that cannot."""
     if session.think and session.capabilities and "thinking" not in session.capabilities:
         output.note(f'warning: model "{session.model}" does not support thinking output')
+
+
+def show_or_pull(client: Client, model: str, insecure: bool) -> dict[str, object]:
+    """Return what ``/api/show`` says of ``model``, pulled first if it is missing. Raises RequestFailed."""
+    for attempt in ("first", "after pull"):
+        try:
+            shown: dict[str, object] = client.call("POST", "/api/show", {"model": model})
+            return shown
+        except RequestFailed as exc:
+            if exc.status != 404 or attempt == "after pull":
+                raise
+            output.note(f"{exc.message}: pulling it")
+            pull(client, model, insecure)
+    raise AssertionError("unreachable")
