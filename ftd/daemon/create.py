@@ -23,6 +23,8 @@ from ftd.chat.templates import check_template
 from ftd.daemon import modelinfo as info
 from ftd.daemon.create_request import CreateRequest
 from ftd.errors import BlobNotFound, InvalidRequest, ModelNotFound, Unsupported
+from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.imported import ImportedModel, Progress, conversion_key
 from ftd.ftw.sink import BlobSink, BlobWriter, StagedBlobWriter
 from ftd.names import ModelName, parse_name
@@ -307,8 +309,6 @@ async def _import(source: _Source, sink: BlobSink) -> AsyncGenerator[Status | Im
 def _gguf(store: Store, files: Mapping[str, str], quantization: str | None = None) -> _Source:
     paths = [store.blobs.path(files[name]) for name in sorted(files)]
     key = conversion_key(files, quantization)
-    from ftd.ftw.import_gguf import import_gguf  # a daemon starts without converters
-
     return _Source("parsing GGUF", lambda sink, report: import_gguf(paths, sink, report, quantization, key))
 
 
@@ -323,8 +323,6 @@ def _source(store: Store, request: CreateRequest) -> _Source:
     if any(name.endswith((".safetensors", ".ftw")) for name in files):
         paths = {name: store.blobs.path(digest) for name, digest in files.items()}
         key = conversion_key(files, request.quantization)
-        from ftd.ftw.import_safetensors import import_safetensors  # as above
-
         what = "FTW version 1" if any(name.endswith(".ftw") for name in files) else "safetensors"
         return _Source(
             f"converting {what}",

@@ -6,10 +6,9 @@ Whoever connects from then on waits for the daemon to be imported instead of ask
 import errno
 import socket
 
-from ftd.address import Address, parse_address
+from ftd.address import parse_address
 from ftd.errors import Conflict, InvalidOption
 
-_PROBE_S = 1.0
 _BACKLOG = 1024
 
 
@@ -37,30 +36,11 @@ def listen(host: str) -> socket.socket:
         listener.close()
         where = f"{address.host}:{address.port}"
         if exc.errno == errno.EADDRINUSE:
+            from ftd.daemon import neighbour  # only those need it who cannot start
+
             raise Conflict(
-                f"the address is in use: {where}{_who_answers(address)}",
+                f"the address is in use: {where}{neighbour.who_answers(address)}",
                 "stop that program, or choose another address with FTD_HOST",
             ) from exc
         raise InvalidOption(f"cannot listen on {where}: {exc.strerror}", "check FTD_HOST") from exc
     return listener
-
-
-def _who_answers(address: Address) -> str:
-    """Say what answers at an address, as far as it lets us know."""
-    import http.client  # only those need it who cannot start
-    import json
-
-    host = address.url.removeprefix("http://").partition("/")[0]
-    connection = http.client.HTTPConnection(host, timeout=_PROBE_S)
-    try:
-        connection.request("GET", "/api/version")
-        response = connection.getresponse()
-        server = response.headers.get("Server", "")
-        version = json.loads(response.read(1 << 16))["version"]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return ""
-    finally:
-        connection.close()
-    if server.startswith("ftd/"):
-        return f", by another ftd daemon ({server})"
-    return f", by an Ollama server (version {version})"
