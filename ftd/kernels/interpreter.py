@@ -44,9 +44,8 @@ def _arithmetic(compute: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def _repair() -> None:
-    from triton.runtime import interpreter  # only where Triton interprets
-
+def _repair(interpreter: Any) -> None:
+    """Repair Triton's module of this name, which is only there to import where Triton interprets."""
     builder = interpreter.InterpreterBuilder
     patch_tensor = interpreter._patch_lang_tensor
     patch_language = interpreter._patch_lang
@@ -91,4 +90,6 @@ def _repair() -> None:
 
 
 if triton.knobs.runtime.interpret:
-    _repair()
+    from triton.runtime import interpreter
+
+    _repair(interpreter)
