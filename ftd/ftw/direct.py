@@ -34,14 +34,13 @@ def open_direct(path: Path, probe: memoryview) -> int:
 
 def read_run(descriptor: int, target: memoryview, start: int, name: str) -> None:
     """Fill ``target`` with the bytes of blob ``name`` from ``start`` on. Raises DamagedBlob."""
-    done = 0
-    while done < len(target):
+    done = reached = 0
+    while reached < len(target):
         try:
             got = os.preadv(descriptor, [target[done:]], start + done)
         except OSError as exc:
             raise DamagedBlob(f"cannot read {name} at byte {start + done}: {exc.strerror}") from exc
-        if got == 0:
-            raise DamagedBlob(f"{name} ends at byte {start + done}: it is shorter than its config says")
-        done += got
-        if done < len(target):
-            done -= done % BLOCK_BYTES  # the next direct read must start at a block
+        if done + got <= reached:
+            raise DamagedBlob(f"{name} ends at byte {start + reached}: it is shorter than its config says")
+        reached = done + got
+        done = reached - reached % BLOCK_BYTES  # the next direct read must start at a block
