@@ -7,6 +7,7 @@ index the shards and tensors must be exactly those that it names; without one al
 import os
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -53,11 +54,10 @@ class Checkpoint:
         if config is None:
             raise InvalidCheckpoint("config.json is missing", "give all files of the folder")
         self.config = _text_config(config)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self.close)
             self.tensors = hf_names.canonical(self._open(), config.get("model_type"))
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     @property
     def shard_names(self) -> list[str]:

@@ -13,6 +13,7 @@ compared with the bytes left in the file before anything is allocated, and every
 import os
 import stat
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -225,14 +226,14 @@ class GgufFile:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as exc:
             raise InvalidGguf(f"cannot open {path.name}: {exc.strerror}") from exc
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, descriptor)
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidGguf(f"not a regular file: {path.name}")
-            return cls._parse(path, descriptor, status.st_size)
-        except BaseException:
-            os.close(descriptor)
-            raise
+            file = cls._parse(path, descriptor, status.st_size)
+            opened.pop_all()  # it owns the descriptor
+            return file
 
     @classmethod
     def _parse(cls, path: Path, descriptor: int, file_bytes: int) -> "GgufFile":

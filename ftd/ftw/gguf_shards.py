@@ -5,6 +5,7 @@ model-00001-of-00003.gguf …      split.no 0 …, split.count 3; the first shar
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,9 +38,8 @@ class GgufModel:
         """Open one file, any one shard of a set (the others lie beside it), or all shards in any order."""
         if not paths:
             raise InvalidGguf("no GGUF file given")
-        files: list[GgufFile] = []
-        try:
-            files.append(GgufFile.open(paths[0]))
+        with ExitStack() as opened:
+            files = [opened.enter_context(GgufFile.open(paths[0]))]
             count = _split(files[0], "split.count", 1)
             if not 1 <= count <= MAX_SHARDS:
                 raise InvalidGguf(f"split.count is not between 1 and {MAX_SHARDS}: {count}")
@@ -47,17 +47,15 @@ class GgufModel:
                 paths = [paths[0], *(path for path in shard_paths(paths[0], count) if path != paths[0])]
             if len(paths) != count:
                 raise InvalidGguf(f"the model has {count} shards, got {len(paths)}", "give all its files")
-            files.extend(GgufFile.open(path) for path in paths[1:])
+            files.extend(opened.enter_context(GgufFile.open(path)) for path in paths[1:])
             files.sort(key=lambda file: _split(file, "split.no", 0))
             if [(_split(file, "split.no", 0), _split(file, "split.count", 1)) for file in files] != [
                 (number, count) for number in range(count)
             ]:
                 raise InvalidGguf(f"the files are not shards 1 to {count} of one model")
-            return cls(files)
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
+            model = cls(files)
+            opened.pop_all()  # it owns the files
+            return model
 
     @property
     def tensors(self) -> Iterator[TensorInfo]:

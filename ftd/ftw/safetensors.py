@@ -11,6 +11,7 @@ the file before anything is read, and every fault raises InvalidCheckpoint with 
 import os
 import stat
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -73,11 +74,10 @@ class SafetensorsFile:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as exc:
             raise InvalidCheckpoint(f"cannot open {label}: {exc.strerror}") from exc
-        try:
+        with ExitStack() as opened:
+            opened.callback(self.close)
             self.tensors = self._parse()
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def close(self) -> None:
         """Close the file; harmless twice."""

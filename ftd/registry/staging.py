@@ -10,6 +10,7 @@ what reached the disk before a crash. ``Store.sweep`` removes what nobody went o
 import hashlib
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -39,14 +40,13 @@ class StagedWriter:
         self._store, self._path, self._fd = store, path, fd
         self._journal_path = path.with_name(path.name + CHUNKS)
         self.chunks: list[str] = []
-        try:
+        with ExitStack() as taken:
+            taken.callback(os.close, fd)
             self.kept = self.size = self._verify(chunk_bytes)
             os.ftruncate(fd, self.kept)
             os.lseek(fd, self.kept, os.SEEK_SET)
             self._journal_path.write_text("".join(f"{chunk}\n" for chunk in self.chunks))
-        except BaseException:
-            os.close(fd)
-            raise
+            taken.pop_all()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""
