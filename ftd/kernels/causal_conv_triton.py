@@ -157,7 +157,7 @@ def _keep(
         keep_inputs(x, state, start, end, slot, is_new, channel, C, x_stride, TAPS, ROWS)
 
 
-def causal_conv(
+def causal_conv_into(
     x: torch.Tensor,
     weight: torch.Tensor,
     state: torch.Tensor,
@@ -165,13 +165,15 @@ def causal_conv(
     positions: torch.Tensor,
     state_index: torch.Tensor,
     *,
+    out: torch.Tensor,
     kv_len: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Convolve each channel with its last K inputs, as ``causal_conv_ref`` says. Safe under capture with out.
+    """Convolve each channel with its last K inputs; write that to ``out`` and return it.
 
     x, out  [T, C] f32 or bf16, out not x; weight [C, K] f32; state [slots, K-1, C] f32, written in place
     kv_len  [B] i32   a sequence where it is 0 is padding: its results and its slot stay as they are
+
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("x", x, "float32 bfloat16", ("T", "C"))
     tokens, channels = x.shape
@@ -182,8 +184,6 @@ def causal_conv(
     expect("state_index", state_index, "int32", ("B",))
     if kv_len is not None:
         expect("kv_len", kv_len, "int32", (sequences,))
-    if out is None:
-        out = torch.zeros_like(x)
     expect("out", out, "float32 bfloat16", (tokens, channels))
     if not tokens or not sequences:
         return out
@@ -213,3 +213,16 @@ def causal_conv(
     )  # fmt: skip
     _keep[(sequences, blocks)](x, state, *places, channels, x.stride(0), ROWS=rows, **options)
     return out
+
+
+def causal_conv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    q_start: torch.Tensor,
+    positions: torch.Tensor,
+    state_index: torch.Tensor,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return each channel of x convolved with its last K inputs, of x's type; see causal_conv_ref."""
+    return causal_conv_into(x, weight, state, q_start, positions, state_index, out=torch.empty_like(x))

@@ -15,8 +15,8 @@ from ftd.kernels.cuda_program import DeviceBuffer, Op, heads_of
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.graph_latent_ref import HeadRows, head_shape
-from ftd.kernels.head_linear_triton import head_linear, unpacked
-from ftd.kernels.index_select_triton import SEGMENT, index_select, words
+from ftd.kernels.head_linear_triton import head_linear_into, unpacked
+from ftd.kernels.index_select_triton import SEGMENT, index_select_into, words
 from ftd.kernels.latent_attention_triton import (
     MAX_LATENT,
     LatentWorkspace,
@@ -55,7 +55,7 @@ class HeadLinear(Op):
     interleaved: bool
 
     def run(self, step: DeviceStep) -> None:
-        head_linear(self.x.rows(step), self.weight, self.tail, self.interleaved, out=self.out.rows(step))
+        head_linear_into(self.x.rows(step), self.weight, self.tail, self.interleaved, out=self.out.rows(step))
 
 
 @dataclass(eq=False)
@@ -160,7 +160,7 @@ class IndexSelect(Op):
     scores: torch.Tensor
 
     def run(self, step: DeviceStep) -> None:
-        index_select(
+        index_select_into(
             self.q.rows(step),
             self.weights.rows(step),
             self.pages,

@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from ftd.kernels import causal_conv_ref, gated_delta_ref
-from ftd.kernels.causal_conv_triton import causal_conv
+from ftd.kernels.causal_conv_triton import causal_conv_into
 from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace, chunk_workspace
-from ftd.kernels.gated_delta_triton import gated_delta
+from ftd.kernels.gated_delta_triton import gated_delta_into
 from ftd.kernels.sigmoid_gate_triton import sigmoid_gate_into
 from ftd.kernels.step import Limits
 
@@ -44,7 +44,7 @@ class Convolution(Op):
     state: torch.Tensor
 
     def run(self, step: DeviceStep) -> None:
-        causal_conv(
+        causal_conv_into(
             self.x.rows(step),
             self.weight,
             self.state,
@@ -74,7 +74,7 @@ class DeltaRule(Op):
     workspace: ChunkWorkspace
 
     def run(self, step: DeviceStep) -> None:
-        gated_delta(
+        gated_delta_into(
             self.qkv.rows(step),
             self.a.rows(step),
             self.b.rows(step),

@@ -16,8 +16,8 @@ A CPU op is a triple, written like this (``rms_norm`` as the example):
 On a GPU the program's parts are launched, not asked for by this door:
 
     rms_norm_triton.py    rms_norm(): the reference's parameters on tensors (a pool means nothing to it); it
-                          allocates its result and calls rms_norm_into(), which checks and launches into memory
-                          that is there, with what a recorded program has beside the op (padding, sums, workspaces)
+                          allocates its result and calls rms_norm_into(), which checks and launches into
+                          memory that is there: a recorded program's, with its padding, sums and workspaces
 
 ``_graph_cy`` cimports RmsNormArgs and rms_norm_fn, fills the struct and appends an Op, so each C++ source is
 compiled once. ``rms_norm_fn`` returns the function of ``current_isa()``.

@@ -288,19 +288,17 @@ def chunked(
     tiled: bool,
     kv_len: torch.Tensor | None,
     out: torch.Tensor,
-    workspace: ChunkWorkspace | None,
+    workspace: ChunkWorkspace,
 ) -> None:
-    """Run the sequences of a step that have MANY_TOKENS or more; checked by ``gated_delta``.
+    """Run the sequences of a step that have MANY_TOKENS or more; checked by ``gated_delta_into``.
 
-    Nothing is allocated if ``workspace`` is given. Raises ValueError if it is too small.
+    Raises ValueError if ``workspace`` is too small.
     """
     tokens, sequences = qkv.shape[0], state_index.shape[0]
     _, heads, key_channels, value_channels = state.shape
     chunks = max_chunks(tokens, sequences)
     if not chunks:
         return
-    if workspace is None:
-        workspace = chunk_workspace(tokens, sequences, tuple(state.shape), qkv.device)
     if workspace.factors.numel() < chunks * heads * 3 * CHUNK:
         raise ValueError(f"workspace must hold {chunks} chunks of {heads} heads")
     keys, width = padded(key_channels), padded(value_channels)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ftd.kernels.gated_chunk_triton import MANY_TOKENS, ChunkWorkspace, chunked
+from ftd.kernels.gated_chunk_triton import MANY_TOKENS, ChunkWorkspace, chunk_workspace, chunked
 from ftd.kernels.gated_delta_ref import NORM_EPS, check_weights
 from ftd.kernels.gated_math_triton import sigmoid, softplus
 from ftd.kernels.shapes import expect
@@ -92,7 +92,7 @@ def _gated_delta(
     tl.store(place, matrix, mask=inside)
 
 
-def gated_delta(
+def gated_delta_into(
     qkv: torch.Tensor,
     a: torch.Tensor,
     b: torch.Tensor,
@@ -105,17 +105,17 @@ def gated_delta(
     state_index: torch.Tensor,
     tiled: bool = False,
     *,
+    out: torch.Tensor,
+    workspace: ChunkWorkspace,
     kv_len: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
-    workspace: ChunkWorkspace | None = None,
 ) -> torch.Tensor:
-    """Read and correct the state of each value head, as ``gated_delta_ref`` says.
+    """Read and correct the state of each value head; write what is read to ``out`` and return it.
 
     qkv, a, b, out  f32 or bf16; state [slots, Hv, Ck, Cv] f32, written in place, sums in f32
     kv_len     [B] i32   a sequence where it is 0 is padding: its results and its slot stay as they are
     workspace            of chunk_workspace for at least these tokens and sequences
 
-    Capture-safe if ``out`` is given and there are less than MANY_TOKENS, or ``workspace`` is given too.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("qkv", qkv, "float32 bfloat16", ("T", "channels"))
     tokens, width = qkv.shape
@@ -128,8 +128,6 @@ def gated_delta(
     expect("state_index", state_index, "int32", ("B",))
     if kv_len is not None:
         expect("kv_len", kv_len, "int32", (sequences,))
-    if out is None:
-        out = torch.zeros((tokens, value_heads * value_channels), dtype=qkv.dtype, device=qkv.device)
     expect("out", out, "float32 bfloat16", (tokens, value_heads * value_channels))
     if not tokens or not sequences:
         return out
@@ -146,3 +144,28 @@ def gated_delta(
             workspace,
         )  # fmt: skip
     return out
+
+
+def gated_delta(
+    qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    decay: torch.Tensor,
+    bias: torch.Tensor,
+    state: torch.Tensor,
+    key_heads: int,
+    q_start: torch.Tensor,
+    positions: torch.Tensor,
+    state_index: torch.Tensor,
+    tiled: bool = False,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return what each value head reads of its state [T, Hv * Cv], of qkv's type; see gated_delta_ref."""
+    expect("qkv", qkv, "float32 bfloat16", ("T", "channels"))
+    heads, _, channels = check_weights(qkv.shape[1], key_heads, decay, bias, state)
+    tokens, sequences = qkv.shape[0], state_index.shape[0]
+    return gated_delta_into(
+        qkv, a, b, decay, bias, state, key_heads, q_start, positions, state_index, tiled,
+        out=qkv.new_empty((tokens, heads * channels)),
+        workspace=chunk_workspace(tokens, sequences, tuple(state.shape), qkv.device),
+    )  # fmt: skip

@@ -5,6 +5,8 @@ the product they stand on: they are few of a model's weights, and one kernel is 
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -12,6 +14,7 @@ import triton.language as tl
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.head_linear_ref import check
 from ftd.kernels.rms_norm_triton import FLOATS
 from ftd.kernels.shapes import expect
 
@@ -67,29 +70,27 @@ def unpacked(
     return (whole.transpose(1, 2) if transposed else whole).to(dtype).contiguous()
 
 
-def head_linear(
+def head_linear_into(
     x: torch.Tensor,
     weight: torch.Tensor,
     tail: int = 0,
     interleaved: bool = False,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
 ) -> torch.Tensor:
-    """Multiply each head of ``x`` with its own matrix; copy a head's tail behind the product.
+    """Multiply each head of ``x`` with its own matrix, copy a head's tail behind the product: ``out``.
 
     x       [T, H * (K + tail)] f32 or bf16   any stride between rows
     weight  [H, N, K] f32 or bf16             contiguous, as ``unpacked`` gives it
     tail, interleaved                         as in head_linear_ref
-    out     [T, H * (N + tail)] f32 or bf16   allocated if None; not x
+    out     [T, H * (N + tail)] f32 or bf16   not x
 
-    Safe under graph capture if ``out`` is given. Raises ValueError if a shape or type differs.
+    Safe under graph capture. Raises ValueError if a shape or type differs.
     """
     expect("weight", weight, "float32 bfloat16", ("H", "N", "K"))
     heads, wide, deep = weight.shape
     expect("x", x, FLOATS, ("T", heads * (deep + tail)))
     tokens = int(x.shape[0])
-    if out is None:
-        out = torch.empty((tokens, heads * (wide + tail)), dtype=x.dtype, device=x.device)
     expect("out", out, FLOATS, (tokens, heads * (wide + tail)))
     if not tokens:
         return out
@@ -99,4 +100,30 @@ def head_linear(
         INTERLEAVED=interleaved, TAIL=triton.next_power_of_2(tail) if tail else 0,
         BM=rows, BN=columns, BK=depth, num_warps=4,
     )  # fmt: skip
+    return out
+
+
+def head_linear(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    tail: int = 0,
+    interleaved: bool = False,
+    first: int = 0,
+    rows: int = 0,
+    transposed: bool = False,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return the product of each head of x [T, H, K + tail] and its tail, of x's type; see head_linear_ref.
+
+    Unpacks the weight each time, to f32 where x is f32, else to bf16.
+    """
+    expect("x", x, FLOATS, ("T", "H", "K + tail"))
+    exact = x.dtype == torch.float32
+    example: Any = weight  # only its shape is looked at
+    used, wide, _ = check(x.float(), example, tail, interleaved, first, rows, transposed)
+    matrices = unpacked(
+        weight, x.shape[1], first, used, transposed, torch.float32 if exact else torch.bfloat16
+    )
+    out = x.new_empty((*x.shape[:2], wide + tail))
+    head_linear_into(x.flatten(1), matrices, tail, interleaved, out=out.flatten(1))
     return out

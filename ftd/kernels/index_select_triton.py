@@ -137,7 +137,7 @@ def words(max_keys: int) -> int:
     return -(-max_keys // WORD)
 
 
-def index_select(
+def index_select_into(
     q: torch.Tensor,
     weights: torch.Tensor,
     pages: torch.Tensor,
@@ -147,17 +147,17 @@ def index_select(
     positions: torch.Tensor,
     count: int,
     *,
-    out: torch.Tensor | None = None,
-    scores: torch.Tensor | None = None,
+    out: torch.Tensor,
+    scores: torch.Tensor,
 ) -> torch.Tensor:
-    """Select the ``count`` best keys of each token; see index_select_ref.
+    """Select the ``count`` best keys of each token; write the bits to ``out`` and return it.
 
     q        [T, H * C] f32 or bf16, weights [T, H] f32 or bf16, pages [P, page_size, C] f16 or f32
     page_table [B, max_pages], q_start [B + 1], kv_len [B], positions [T]   i32
     out      [T, W] i64          W words of max_pages * page_size keys; none behind a position is written
     scores   [SEGMENT, keys] f32 workspace, keys at least max_pages * page_size
 
-    Safe under graph capture if ``out`` and ``scores`` are given.
+    Safe under graph capture.
     Raises ValueError if a shape or type differs.
     """
     expect("pages", pages, "float16 float32", ("P", "page_size", "C"))
@@ -172,11 +172,8 @@ def index_select(
     expect("positions", positions, "int32", (tokens,))
     expect_range("count", count, count, 1, 1 << 30)
     max_keys = max_pages * page_size
-    if out is None:
-        out = torch.zeros((tokens, words(max_keys)), dtype=torch.int64, device=q.device)
     expect("out", out, "int64", (tokens, "W"))
-    if scores is None:
-        scores = torch.empty((SEGMENT, max_keys), dtype=torch.float32, device=q.device)
+    expect("scores", scores, "float32", ("rows", "keys"))
     if out.shape[1] < words(max_keys) or scores.shape[0] < min(SEGMENT, tokens) or scores.shape[1] < max_keys:
         raise ValueError(
             f"out and scores must hold {max_keys} keys, got {list(out.shape)}, {list(scores.shape)}"
@@ -197,3 +194,28 @@ def index_select(
             scores.stride(0), out.stride(0), KEYS=BLOCK_SELECT, SEQUENCES=padded, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def index_select(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    pages: torch.Tensor,
+    page_table: torch.Tensor,
+    q_start: torch.Tensor,
+    kv_len: torch.Tensor,
+    positions: torch.Tensor,
+    count: int,
+    pool: object = None,
+) -> torch.Tensor:
+    """Return the bits [T, W] of the ``count`` best keys of each token; see index_select_ref.
+
+    q is [T, H, C]. Bits come as i64 of the same bits as u64, with which torch cannot compute.
+    """
+    expect("q", q, FLOATS, ("T", "H", "C"))
+    expect("pages", pages, "float16 float32", ("P", "page_size", q.shape[2]))
+    keys = page_table.shape[1] * pages.shape[1]
+    return index_select_into(
+        q.flatten(1), weights, pages, page_table, q_start, kv_len, positions, count,
+        out=torch.zeros((len(q), words(keys)), dtype=torch.int64, device=q.device),
+        scores=torch.empty((min(SEGMENT, len(q)), keys), dtype=torch.float32, device=q.device),
+    )  # fmt: skip

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.attention_merge_triton import merge_shares
-from ftd.kernels.attention_spread import Spread
+from ftd.kernels.attention_spread import Spread, prefill_blocks
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
@@ -320,6 +320,31 @@ def latent_attention_prefill(
     if parts is not None:
         tasks = int(triton.cdiv(num_heads, heads))
         merge_shares(q_start, blocks, None, out, parts, num_heads, heads, latent, rows, tasks)
+    return out
+
+
+def latent_attention(
+    q: torch.Tensor, pages: torch.Tensor, page_table: torch.Tensor, q_start: torch.Tensor,
+    kv_len: torch.Tensor, positions: torch.Tensor, latent: int, scale: float,
+    selected: torch.Tensor | None = None, pool: object = None,
+) -> torch.Tensor:  # fmt: skip
+    """Attend from each row, all sequences through prefill's kernel; see latent_attention_ref.
+
+    q         [T, H, C] f32 or bf16
+    selected  [T, W] i64              the bits of u64, as ``index_select`` gives them
+
+    Waits for the lengths to make its list of blocks, so it is not for graph capture.
+    """
+    expect("q", q, FLOATS, ("T", "H", "C"))
+    tokens, heads, _ = q.shape
+    blocks = prefill_blocks(q_start.cpu().numpy(), kv_len.cpu().numpy(), spread(heads, pages))
+    shared = bool((blocks[:, 3] > 1).any())
+    out = q.new_empty((tokens, heads, latent))
+    latent_attention_prefill(
+        q.flatten(1), pages, page_table, q_start, positions, torch.from_numpy(blocks).to(q.device),
+        heads, latent, scale, selected, out=out.flatten(1),
+        parts=torch.empty(num_parts(latent), device=q.device) if shared else None,
+    )  # fmt: skip
     return out
 
 

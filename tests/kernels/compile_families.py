@@ -5,10 +5,11 @@ import torch
 import triton_compiler
 
 from ftd.kernels.attention_triton import prefill_blocks
-from ftd.kernels.causal_conv_triton import causal_conv
-from ftd.kernels.gated_delta_triton import gated_delta
+from ftd.kernels.causal_conv_triton import causal_conv_into
+from ftd.kernels.gated_chunk_triton import chunk_workspace
+from ftd.kernels.gated_delta_triton import gated_delta, gated_delta_into
 from ftd.kernels.gelu_triton import gelu
-from ftd.kernels.head_linear_triton import head_linear
+from ftd.kernels.head_linear_triton import head_linear_into
 from ftd.kernels.index_select_triton import index_select
 from ftd.kernels.latent_attention_triton import (
     latent_attention_decode,
@@ -42,23 +43,13 @@ def recurrent() -> None:
         qkv = torch.zeros((tokens, 8192), dtype=torch.bfloat16)
         starts, positions, slots, kv_len = places[0], places[1][:tokens], places[2], places[3]
         conv = torch.zeros((4, 3, 8192))
-        causal_conv(qkv, torch.zeros((8192, 4)), conv, starts, positions, slots, kv_len=kv_len)
+        step = (starts, positions, slots)
+        causal_conv_into(qkv, torch.zeros((8192, 4)), conv, *step, out=torch.empty_like(qkv), kv_len=kv_len)
         rates, head = torch.zeros((tokens, 32)), torch.zeros(32)
         state = torch.zeros((4, 32, 128, 128))
-        gated_delta(
-            qkv,
-            rates,
-            rates,
-            head,
-            head,
-            state,
-            16,
-            starts,
-            positions,
-            slots,
-            kv_len=kv_len,
-            out=qkv[:, 4096:],
-        )
+        workspace = chunk_workspace(tokens, 2, tuple(state.shape), "cpu")
+        arrays = (qkv, rates, rates, head, head, state, 16)
+        gated_delta_into(*arrays, *step, out=qkv[:, 4096:], workspace=workspace, kv_len=kv_len)
     sigmoid_gate(qkv, qkv)
 
 
@@ -71,7 +62,7 @@ def latent(heads: int, rows: torch.dtype, pages: torch.dtype) -> None:
         prefill_blocks(np.array([0, 40], np.int32), np.array([40], np.int32), spread(heads, kept))
     )
     index = torch.zeros((4, 32, 128), dtype=pages)
-    queries, weights = torch.zeros((40, 64 * 128), dtype=rows), torch.zeros((40, 64), dtype=rows)
+    queries, weights = torch.zeros((40, 64, 128), dtype=rows), torch.zeros((40, 64), dtype=rows)
     selected = index_select(queries, weights, index, table, *places, 2048)
     for chosen in (None, selected):
         one = None if chosen is None else chosen[:1]
@@ -81,8 +72,9 @@ def latent(heads: int, rows: torch.dtype, pages: torch.dtype) -> None:
         )
     dtype = torch.float32 if pages == torch.float32 else torch.bfloat16
     for tokens in (1, 40):
-        head_linear(q[:tokens, : heads * 192], torch.zeros((heads, 512, 128), dtype=dtype), 64, True)
-        head_linear(out[:tokens], torch.zeros((heads, 128, 512), dtype=dtype))
+        into, back = torch.zeros((heads, 512, 128), dtype=dtype), torch.zeros((heads, 128, 512), dtype=dtype)
+        head_linear_into(q[:tokens, : heads * 192], into, 64, True, out=q[:tokens])
+        head_linear_into(out[:tokens], back, out=out[:tokens, : heads * 128])
     row = latent_norm(q[:, :576], torch.ones(512), 1e-6, True)
     latent_store(row, kept, places[2])
 

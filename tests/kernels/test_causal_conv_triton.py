@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from ftd.kernels import causal_conv_ref
-from ftd.kernels.causal_conv_triton import causal_conv
+from ftd.kernels.causal_conv_triton import causal_conv, causal_conv_into
 
 
 def run(device: str, x: Any, weight: Any, state: Any, places: Any, **options: Any) -> tuple[Any, Any]:
     """Return results and the state after the step."""
     tensors = [torch.from_numpy(each.copy()).to(device) for each in (x, weight, state, *places)]
-    out = causal_conv(*tensors, **options)
+    out = causal_conv_into(*tensors, **options) if options else causal_conv(*tensors)
     return out.cpu().numpy(), tensors[2].cpu().numpy()
 
 

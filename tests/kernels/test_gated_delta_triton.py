@@ -9,7 +9,8 @@ import torch
 from examples import first_quick
 
 from ftd.kernels import gated_delta_ref
-from ftd.kernels.gated_delta_triton import gated_delta
+from ftd.kernels.gated_chunk_triton import chunk_workspace
+from ftd.kernels.gated_delta_triton import gated_delta, gated_delta_into
 
 
 class Case:
@@ -32,22 +33,27 @@ class Case:
         )
         self.slots = np.array([3, 0, 4][: len(lengths)], np.int32)
 
-    def run(self, device: str, tiled: bool = False, **options: Any) -> tuple[Any, Any]:
-        """Return results and the state after the step."""
+    def tensors(self, device: str) -> tuple[Any, ...]:
+        """Return the case's arguments on ``device``, those up to the step's places."""
         arrays = (self.qkv, self.a, self.b, self.decay, self.bias, self.state)
-        tensors = [torch.from_numpy(each.copy()).to(device) for each in arrays]
-        places = [torch.from_numpy(each).to(device) for each in (self.starts, self.positions, self.slots)]
-        out = gated_delta(*tensors, self.key_heads, *places, tiled, **options)
+        places = (self.starts, self.positions, self.slots)
+        values, indices = ([torch.tensor(each, device=device) for each in some] for some in (arrays, places))
+        return *values, self.key_heads, *indices
+
+    def run(self, device: str, tiled: bool = False) -> tuple[Any, Any]:
+        """Return results and the state after the step."""
+        tensors = self.tensors(device)
+        out = gated_delta(*tensors, tiled)
         return out.float().cpu().numpy(), tensors[5].cpu().numpy()
 
     def run_bfloat16(self, device: str) -> tuple[Any, Any]:
         """Return what ``run`` does of rows in bfloat16, which the case's own become; results are f32."""
         rows = torch.from_numpy(self.qkv).to(torch.bfloat16)
         self.qkv = rows.float().numpy()
-        arrays = (self.a, self.b, self.decay, self.bias, self.state, self.starts, self.positions, self.slots)
-        tensors = [rows.to(device), *(torch.from_numpy(each.copy()).to(device) for each in arrays)]
+        tensors = self.tensors(device)
         out = torch.zeros((len(rows), self.a.shape[1] * self.state.shape[3]), device=device)
-        gated_delta(*tensors[:6], self.key_heads, *tensors[6:], out=out)
+        workspace = chunk_workspace(len(rows), len(self.slots), self.state.shape, device)
+        gated_delta_into(rows.to(device), *tensors[1:], out=out, workspace=workspace)
         return out.cpu().numpy(), tensors[5].cpu().numpy()
 
     def expected(self, tiled: bool = False) -> Any:
@@ -149,13 +155,14 @@ def test_many_tokens_of_real_heads(
 def test_padding_is_inert(device: str, rng: np.random.Generator) -> None:
     case = Case(rng, (1, 2, 8, 8), (1, 2, 1))
     kv_len = torch.tensor([1, 0, 8], dtype=torch.int32, device=device)
-    target = torch.full((4, 16), 77.0, device=device)
-    out, kept = case.run(device, kv_len=kv_len, out=target)
+    target, tensors = torch.full((4, 16), 77.0, device=device), case.tensors(device)
+    workspace = chunk_workspace(4, 3, case.state.shape, device)
+    gated_delta_into(*tensors, out=target, workspace=workspace, kv_len=kv_len)
     before = case.state.copy()
     wanted = case.expected()
     wanted[1:3], case.state[0] = 77, before[0]
-    close(out, wanted)
-    close(kept, case.state)
+    close(target.cpu().numpy(), wanted)
+    close(tensors[5].cpu().numpy(), case.state)
 
 
 @pytest.mark.parametrize("ends", [(3, 4, 7), (64, 128, 150)], ids=["token by token", "at the ends of chunks"])

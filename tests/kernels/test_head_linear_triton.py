@@ -6,7 +6,7 @@ import torch
 
 from ftd.kernels import head_linear_ref, latent_norm_ref, latent_store_ref
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.head_linear_triton import head_linear, unpacked
+from ftd.kernels.head_linear_triton import head_linear, head_linear_into, unpacked
 from ftd.kernels.latent_norm_triton import latent_norm
 from ftd.kernels.latent_store_triton import latent_store
 from ftd.kernels.quant import QuantMatrix
@@ -38,21 +38,33 @@ def test_head_linear(
     x = rng.standard_normal((tokens, heads, (used if transposed else columns) + tail), np.float32)
     wanted = head_linear_ref.head_linear(x, weight, tail, interleaved, first, rows, transposed)
     on_device = DeviceMatrix.upload([weight], device)
-    flat = torch.from_numpy(x.reshape(tokens, -1)).to(device)
-    for dtype, tolerance in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2)):
-        parts = unpacked(on_device, heads, first, used, transposed, dtype)
-        actual = head_linear(flat, parts, tail, interleaved).cpu().numpy().reshape(wanted.shape)
+    heads_of_x = torch.from_numpy(x).to(device)
+    parts = unpacked(on_device, heads, first, used, transposed, torch.bfloat16)
+    out = torch.zeros(wanted.shape, device=device)
+    head_linear_into(heads_of_x.flatten(1), parts, tail, interleaved, out=out.flatten(1))
+    exact = head_linear(heads_of_x, on_device, tail, interleaved, first, rows, transposed)
+    for result, tolerance in ((exact, 2e-6), (out, 2e-2)):
+        actual = result.cpu().numpy()
         assert np.abs(actual - wanted).max() <= tolerance * np.abs(wanted).max()
         np.testing.assert_array_equal(
             actual[:, :, wanted.shape[2] - tail :], wanted[:, :, wanted.shape[2] - tail :]
         )
 
 
+def test_head_linear_of_rows_of_bfloat16(device: str, rng: np.random.Generator) -> None:
+    x, weight = rng.standard_normal((5, 2, 68), np.float32), weight_of("q8_0", rng, 2 * 40, 64)
+    rows = torch.from_numpy(x).to(device, torch.bfloat16)
+    actual = head_linear(rows, DeviceMatrix.upload([weight], device), 4)
+    wanted = head_linear_ref.head_linear(rows.float().cpu().numpy(), weight, 4)
+    assert actual.dtype == torch.bfloat16 and actual.shape == wanted.shape
+    assert np.abs(actual.float().cpu().numpy() - wanted).max() <= 2e-2 * np.abs(wanted).max()
+
+
 def test_head_linear_of_many_rows(device: str, rng: np.random.Generator) -> None:
     x, weight = rng.standard_normal((70, 2, 64), np.float32), weight_of("f32", rng, 2 * 80, 64)
     parts = unpacked(DeviceMatrix.upload([weight], device), 2, 0, 80, False, torch.bfloat16)
     out = torch.zeros((70, 168), device=device)[:, :160]
-    head_linear(torch.from_numpy(x.reshape(70, -1)).to(device), parts, out=out)
+    head_linear_into(torch.from_numpy(x.reshape(70, -1)).to(device), parts, out=out)
     wanted = head_linear_ref.head_linear(x, weight).reshape(70, -1)
     assert np.abs(out.cpu().numpy() - wanted).max() <= 2e-2 * np.abs(wanted).max()
 
@@ -81,8 +93,12 @@ def test_latent_store_leaves_padding_out(device: str, rng: np.random.Generator, 
 
 
 def test_refuse_what_does_not_fit(device: str) -> None:
+    x, weight = torch.zeros((2, 70), device=device), torch.zeros((2, 16, 32), device=device)
     with pytest.raises(ValueError, match=r"x must be .* \[T, 72\]"):
-        head_linear(torch.zeros((2, 70), device=device), torch.zeros((2, 16, 32), device=device), 4)
+        head_linear_into(x, weight, 4, out=x)
+    rows = DeviceMatrix("f32", (32, 32), (weight.view(1, 32, 32),))
+    with pytest.raises(ValueError, match=r"a head of x must hold 32 and 4 channels, got \[2, 2, 35\]"):
+        head_linear(x.unflatten(1, (2, 35)), rows, 4)
     with pytest.raises(ValueError, match="x must hold the latent of 8 and a tail, got 7 channels"):
         latent_norm(torch.zeros((2, 7), device=device), torch.zeros(8, device=device))
     with pytest.raises(ValueError, match=r"kv_index must be int32 \[2\]"):

@@ -6,19 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from ftd.kernels import index_select_ref, index_select_triton
+from ftd.kernels import index_select_ref
+from ftd.kernels.index_select_triton import SEGMENT, index_select, index_select_into
 from tests.kernels.test_index_select import CASES, arguments
 from tests.kernels.test_latent_attention import Case
 
 PLACES = ("pages", "page_table", "q_start", "kv_len", "positions")
 
 
-def run(a: dict[str, Any], device: str, count: int, **options: Any) -> Any:
-    """Return the kernels' bits [T, W] u64."""
+def run(a: dict[str, Any], device: str, count: int, out: Any = None) -> Any:
+    """Return the kernels' bits [T, W] u64, written to ``out`` if it is given."""
     t = {name: torch.from_numpy(value).to(device) for name, value in a.items() if name != "count"}
-    out = index_select_triton.index_select(
-        t["q"].flatten(1), t["weights"], *(t[name] for name in PLACES), count, **options
-    )
+    places = tuple(t[name] for name in PLACES)
+    if out is None:
+        out = index_select(t["q"], t["weights"], *places, count)
+    else:
+        scores = torch.zeros((SEGMENT, t["page_table"].shape[1] * t["pages"].shape[1]), device=device)
+        index_select_into(t["q"].flatten(1), t["weights"], *places, count, out=out, scores=scores)
     return out.cpu().numpy().view(np.uint64)
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from ftd.kernels.attention_triton import prefill_blocks
-from ftd.kernels.latent_attention_ref import latent_attention
+from ftd.kernels.latent_attention_ref import latent_attention as reference
 from ftd.kernels.latent_attention_triton import (
+    latent_attention,
     latent_attention_decode,
     latent_attention_prefill,
     latent_workspace,
@@ -63,8 +64,25 @@ def test_equals_the_reference(device: str, rng: np.random.Generator, name: str) 
     case = CASES[name]
     a, tensors = inputs(case, rng, device)
     scale = 0.3 / case.channels**0.5
-    wanted = latent_attention(a["q"], *(a[each] for each in PLACES), latent=case.latent, scale=scale)
+    wanted = reference(a["q"], *(a[each] for each in PLACES), latent=case.latent, scale=scale)
     actual = run(case, a, tensors, scale)
+    assert np.abs(actual - wanted).max() <= TOLERANCE[case.dtype] * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", ["decode beside prefill", "few rows, many keys"])
+def test_takes_what_the_reference_takes(device: str, rng: np.random.Generator, name: str) -> None:
+    case = CASES[name]
+    a = arrays(case, rng)
+    words = -(-a["page_table"].shape[1] * case.page_size // 64)
+    bits = rng.random((len(a["q"]), words * 64)) < 0.5
+    bits[np.arange(len(bits)), a["positions"]] = True
+    selected = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    tensors = {
+        name: torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+        for name, value in (a | {"selected": selected.view(np.int64)}).items()
+    }
+    wanted = reference(**a, selected=selected)
+    actual = latent_attention(**tensors).cpu().numpy()
     assert np.abs(actual - wanted).max() <= TOLERANCE[case.dtype] * np.abs(wanted).max()
 
 
@@ -79,7 +97,7 @@ def test_attends_to_what_is_selected(device: str, rng: np.random.Generator, name
         bits[4, :200] = False  # whole tiles that nobody sees
     selected = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
     places = tuple(a[each] for each in PLACES)
-    wanted = latent_attention(a["q"], *places, latent=case.latent, scale=0.1, selected=selected)
+    wanted = reference(a["q"], *places, latent=case.latent, scale=0.1, selected=selected)
     actual = run(case, a, tensors, 0.1, torch.from_numpy(selected.view(np.int64)).to(device))
     assert np.abs(actual - wanted).max() <= TOLERANCE[case.dtype] * np.abs(wanted).max()
 
