@@ -209,6 +209,15 @@ def num_parts(k_pages: torch.Tensor, num_heads: int) -> int:
     return spread(k_pages, num_heads).programs * rows * (int(k_pages.shape[2]) + 2)
 
 
+def _check_lists(
+    sequences: int, tokens: int, q_start: torch.Tensor, positions: torch.Tensor, blocks: torch.Tensor
+) -> None:
+    """Raise ValueError unless the step's lists fit its sequences and tokens."""
+    expect("q_start", q_start, "int32", (sequences + 1,))
+    expect("positions", positions, "int32", (tokens,))
+    expect("blocks", blocks, "int32", ("num_blocks", 4))
+
+
 def attention_prefill(
     q: torch.Tensor,
     k_pages: torch.Tensor,
@@ -244,27 +253,23 @@ def attention_prefill(
     """
     out = torch.empty_like(q) if out is None else out
     check(q, k_pages, v_pages, page_table, num_heads, scale, window, sinks, out)
-    _, groups, channels, page_size = k_pages.shape
-    expect("q_start", q_start, "int32", (page_table.shape[0] + 1,))
-    expect("positions", positions, "int32", (q.shape[0],))
-    expect("blocks", blocks, "int32", ("num_blocks", 4))
-    num_blocks = int(blocks.shape[0])
-    if not num_blocks:
+    _check_lists(page_table.shape[0], q.shape[0], q_start, positions, blocks)
+    if parts is not None and parts.shape[0] < num_parts(k_pages, num_heads):
+        raise ValueError(f"parts must hold {num_parts(k_pages, num_heads)} values, got {parts.shape[0]}")
+    if not len(blocks):
         return out
+    _, groups, channels, page_size = k_pages.shape
     tiles, block = _tiles(k_pages)
     heads, tasks = _tasks(k_pages, num_heads)
-    wanted = num_parts(k_pages, num_heads)
-    if parts is not None and parts.shape[0] < wanted:
-        raise ValueError(f"parts must hold {wanted} values, got {parts.shape[0]}")
     cells = 0 if parts is None else parts.shape[0] // (channels + 2)
-    sinks_or_any = positions if sinks is None else sinks
     shape = {
         "GROUP": num_heads // groups, "HEADS": heads, "HAS_SINKS": sinks is not None, "C": channels,
         "BLOCK_C": block, "BLOCK_M": tiles.rows,
     }  # fmt: skip
-    _prefill_kernel[(tasks, num_blocks)](
-        q, k_pages, v_pages, page_table, q_start, positions, blocks, sinks_or_any, out,
-        positions if parts is None else parts, scale * LOG2_E.value, cells,
+    _prefill_kernel[(tasks, len(blocks))](
+        q, k_pages, v_pages, page_table, q_start, positions, blocks,
+        positions if sinks is None else sinks, out, positions if parts is None else parts,
+        scale * LOG2_E.value, cells,
         q.stride(0), out.stride(0), page_table.stride(0), k_pages.stride(0), k_pages.stride(1),
         WINDOW=window, SPLIT=parts is not None, PAGE_SIZE=page_size, BLOCK_N=tiles.keys, **shape,
         num_warps=tiles.warps, num_stages=tiles.stages,

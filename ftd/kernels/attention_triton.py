@@ -3,13 +3,13 @@
 A step's sequences of one token go to ``attention_decode``, those of several to ``attention_prefill``.
 """
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ftd.kernels.attention_decode_triton import DecodeWorkspace, attention_decode, decode_workspace
 from ftd.kernels.attention_prefill_triton import attention_prefill, num_parts, spread
 from ftd.kernels.attention_spread import Spread, prefill_blocks
+from ftd.kernels.rms_norm_triton import FLOATS
+from ftd.kernels.shapes import expect
 
 __all__ = [
     "DecodeWorkspace",
@@ -29,29 +29,33 @@ def attention(
     k_pages: torch.Tensor,
     v_pages: torch.Tensor,
     page_table: torch.Tensor,
-    q_start: NDArray[np.int32],
-    kv_len: NDArray[np.int32],
+    q_start: torch.Tensor,
+    kv_len: torch.Tensor,
     positions: torch.Tensor,
     scale: float,
     window: int = 0,
     sinks: torch.Tensor | None = None,
+    pool: object = None,
+    causal: bool = True,
 ) -> torch.Tensor:
-    """Attend from each row, all sequences through prefill's kernel; see attention_ref.
+    """Attend from each row, all sequences through prefill's kernel; see attention_ref. q is f32 or bf16.
 
-    q                [T, H, C] f32 or bf16
-    q_start, kv_len  [B + 1], [B] i32   on the host
-
-    Makes its list of blocks itself, so it is not for graph capture.
+    Waits for the lengths to make its list of blocks, so it is not for graph capture.
     """
-    tokens, heads, channels = q.shape
-    blocks = prefill_blocks(q_start, kv_len, spread(k_pages, heads, window))
+    expect("q", q, FLOATS, ("T", "H", "C"))
+    if window and not causal:
+        raise ValueError(f"attention in both directions has no window, got {window}")
+    if not causal:  # as if each row were its sequence's last
+        positions = torch.repeat_interleave(kv_len - 1, q_start.diff())
+    heads = q.shape[1]
+    blocks = prefill_blocks(q_start.cpu().numpy(), kv_len.cpu().numpy(), spread(k_pages, heads, window))
     shared = bool((blocks[:, 3] > 1).any())
     return attention_prefill(
-        q.reshape(tokens, heads * channels),
+        q.flatten(1),
         k_pages,
         v_pages,
         page_table,
-        torch.from_numpy(q_start).to(q.device),
+        q_start,
         positions,
         torch.from_numpy(blocks).to(q.device),
         heads,

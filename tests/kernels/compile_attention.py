@@ -1,6 +1,5 @@
 """Run by test_compile_triton: compiles what attention, its inputs and sampling launch for real shapes."""
 
-import numpy as np
 import torch
 import triton_compiler
 
@@ -35,11 +34,11 @@ def attention_of(heads: int, groups: int, channels: int, page_type: torch.dtype,
         weights = torch.ones(channels), torch.ones(channels)
         new = NewTokens(k_row, k_row, places, places, torch.ones(channels // 2), 1.0, *weights)
         attention_decode(q[:2], k, v, table, length, heads, 0.1, window, sinks, new=new)
-    starts = np.array([0, 70, 70], np.int32)
+    starts = torch.tensor([0, 70, 70], dtype=torch.int32)
     positions = torch.arange(70, dtype=torch.int32)
     for keys in (70, 30000):
         heads_of = q.unflatten(1, (heads, channels))
-        kv_len = np.array([keys, 0], np.int32)
+        kv_len = torch.tensor([keys, 0], dtype=torch.int32)
         attention(heads_of, k, v, table, starts, kv_len, positions, 0.1, window, sinks)
     side = torch.zeros((70, groups * channels), dtype=rows)
     norm = torch.ones(channels)

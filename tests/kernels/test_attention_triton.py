@@ -237,20 +237,18 @@ def test_prefill_equals_the_reference(
     case: Case, rng: np.random.Generator, assert_close: AssertClose, device: str
 ) -> None:
     host = arrays(case, rng)
-    a = on(device, host)
-    actual = attention(
-        a["q"],
-        a["k_pages"],
-        a["v_pages"],
-        a["page_table"],
-        host["q_start"],
-        host["kv_len"],
-        a["positions"],
-        a["scale"],
-        a["window"],
-        a["sinks"],
-    )
-    close(actual, reference(**host), case, assert_close)
+    close(attention(**on(device, host)), reference(**host), case, assert_close)
+
+
+def test_attention_in_both_directions(
+    rng: np.random.Generator, assert_close: AssertClose, device: str
+) -> None:
+    case = Case(4, 2, 64, ((70, 70), (0, 0), (3, 3)), sinks=True, dtype="f4")
+    host = arrays(case, rng)
+    both_ways = attention(**on(device, host), causal=False)
+    close(both_ways, reference(**host, causal=False), case, assert_close)
+    with pytest.raises(ValueError, match="in both directions has no window, got 3"):
+        attention(**on(device, host | {"window": 3}), causal=False)
 
 
 def test_prefill_leaves_other_sequences_rows(
