@@ -1,4 +1,4 @@
-"""The one tree of errors. Classes know no HTTP; ``ftd.api.errors`` maps them to statuses.
+"""The one tree of errors. Classes know no HTTP; ``ftd.api.api_errors`` maps them to statuses.
 
     FtdError(message, hint=None)
     ├── InvalidRequest     InvalidName · InvalidDigest · InvalidModelfile · InvalidOption · InvalidTemplate

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ftd.api import errors
+from ftd.api import api_errors
 from ftd.api.jsontext import Fields
 from ftd.api.ollama import logprob
 from ftd.api.openai import tool_call
@@ -56,7 +56,7 @@ class ResponseFrames:
 
     def failed(self, exc: FtdError) -> list[dict[str, Any]]:
         """Return the events that tell of a failure after the answer began."""
-        error = errors.render(exc, "openai")["error"]
+        error = api_errors.render(exc, "openai")["error"]
         reason = {"code": error["code"] or "server_error", "message": error["message"]}
         response = self._response("failed", self._output) | {"error": reason}
         return [

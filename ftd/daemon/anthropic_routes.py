@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from ftd.api import anthropic, errors, ollama
+from ftd.api import anthropic, api_errors, ollama
 from ftd.api.anthropic_frames import MessageFrames
 from ftd.api.request import Event
 from ftd.daemon.completion import RenderedPrompt
@@ -41,7 +41,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
                 yield joined(frames.events(event), named_event)
 
         def failure(exc: FtdError) -> bytes:
-            return named_event(errors.render(exc, "anthropic"))
+            return named_event(api_errors.render(exc, "anthropic"))
 
         return await stream(request, chunks(), SSE, failure, sse_sign)
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from ftd.address import parse_address
-from ftd.api import errors, jsontext
-from ftd.api.errors import Dialect
+from ftd.api import api_errors, jsontext
+from ftd.api.api_errors import Dialect
 from ftd.config import ServerConfig
 from ftd.errors import Forbidden, FtdError
 
@@ -56,11 +56,11 @@ def is_anthropic(request: web.Request) -> bool:
 
 def error_response(exc: FtdError, dialect: Dialect) -> web.Response:
     """Return the answer that tells of an error, as long as no other has begun."""
-    body = jsontext.encode(errors.render(exc, dialect)) + (b"" if dialect == "ollama" else b"\n")
+    body = jsontext.encode(api_errors.render(exc, dialect)) + (b"" if dialect == "ollama" else b"\n")
     response = web.Response(
-        status=errors.status_of(exc),
+        status=api_errors.status_of(exc),
         body=body,
-        headers=errors.headers_of(exc),
+        headers=api_errors.headers_of(exc),
         content_type="application/json",
     )
     if dialect == "ollama":
@@ -150,21 +150,14 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except FtdError as exc:
-        status = errors.status_of(exc)
+        status = api_errors.status_of(exc)
         logger.log(logging.ERROR if status >= 500 and status != 503 else logging.DEBUG, "%s", exc)
         return error_response(exc, dialect_of(request))
-    except web.HTTPNotFound:
-        return web.Response(status=404, text="404 page not found")
-    except web.HTTPMethodNotAllowed as exc:
-        headers = {"Allow": exc.headers["Allow"]}
-        return web.Response(status=405, text="405 method not allowed", headers=headers)
-    except web.HTTPException as exc:
-        text = (exc.text or exc.reason).lower()
-        body = jsontext.encode(errors.render_text(exc.status, text, dialect_of(request)))
-        return web.Response(status=exc.status, body=body, content_type="application/json")
+    except api_errors.Refused as exc:
+        return api_errors.refusal(exc, dialect_of(request))
     except Exception as exc:  # a bug of ours: the caller gets a clean answer, the log the traceback
         logger.exception("request failed path=%s", request.path)
-        return error_response(errors.of_ours(exc), dialect_of(request))
+        return error_response(api_errors.of_ours(exc), dialect_of(request))
 
 
 def _without_port(host: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from ftd.api import errors, jsontext
-from ftd.api.errors import Dialect
+from ftd.api import api_errors, jsontext
+from ftd.api.api_errors import Dialect
 from ftd.api.jsontext import Fields
 from ftd.errors import EngineError, FtdError, InvalidRequest
 
@@ -115,7 +115,7 @@ async def stream(
     frame: Callable[[object], bytes] = event if content_type == SSE else line
 
     def failure(exc: FtdError) -> bytes:
-        return dialect(exc) if callable(dialect) else frame(errors.render(exc, dialect))
+        return dialect(exc) if callable(dialect) else frame(api_errors.render(exc, dialect))
 
     last = b""
     try:
@@ -135,7 +135,7 @@ async def stream(
         if not response.prepared:
             raise
         logger.exception("stream failed path=%s", request.path)
-        last = failure(errors.of_ours(exc))
+        last = failure(api_errors.of_ours(exc))
     # Some clients hang up as soon as they have what they wanted, before the stream has ended
     with suppress(ConnectionResetError):
         if not response.prepared:

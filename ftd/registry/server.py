@@ -22,39 +22,11 @@ from aiohttp import web
 
 from ftd import errors
 from ftd.names import DEFAULT_HOST, DEFAULT_NAMESPACE, ModelName, parse_digest
+from ftd.registry import api_errors
 from ftd.registry.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from ftd.registry.store import Store
 from ftd.registry.uploads import Uploads, UploadSession
 
-
-class ManifestInvalid(errors.InvalidRequest):
-    """A manifest was sent that cannot be stored."""
-
-
-class ManifestBlobUnknown(errors.InvalidRequest):
-    """A manifest was sent before one of its blobs."""
-
-
-class UnknownRepository(errors.NotFound):
-    """No tag exists under this repository."""
-
-
-# The dialect of this protocol: the first class that matches, in this order, gives status and code.
-ERROR_TABLE: tuple[tuple[type[errors.FtdError], int, str], ...] = (
-    (errors.UploadOutOfOrder, 416, "BLOB_UPLOAD_INVALID"),
-    (errors.UploadNotFound, 404, "BLOB_UPLOAD_UNKNOWN"),
-    (errors.BlobNotFound, 404, "BLOB_UNKNOWN"),
-    (errors.ModelNotFound, 404, "MANIFEST_UNKNOWN"),
-    (UnknownRepository, 404, "NAME_UNKNOWN"),
-    (ManifestInvalid, 400, "MANIFEST_INVALID"),
-    (ManifestBlobUnknown, 400, "MANIFEST_BLOB_UNKNOWN"),
-    (errors.InvalidName, 400, "NAME_INVALID"),
-    (errors.InvalidDigest, 400, "DIGEST_INVALID"),
-    (errors.DigestMismatch, 400, "DIGEST_INVALID"),
-    (errors.InvalidRequest, 400, "UNSUPPORTED"),
-    (errors.Busy, 503, "TOOMANYREQUESTS"),
-    (errors.FtdError, 500, "UNKNOWN"),
-)
 _BATCH_BYTES = 2 * 2**20
 # A peer that vanished without a word must not keep its upload claimed for ever.
 _BODY_STALL_S = 60.0
@@ -94,24 +66,14 @@ async def _render_errors(
     try:
         response = await handler(request)
     except errors.FtdError as exc:
-        status, code = next((row[1:] for row in ERROR_TABLE if isinstance(exc, row[0])), (500, "UNKNOWN"))
         if isinstance(exc, errors.UploadOutOfOrder):
             headers |= _session_headers(request, request.match_info["upload_id"], exc.offset)
-        return _error_response(status, code, exc.message, exc.hint, headers)
-    except web.HTTPError as exc:
-        if "Allow" in exc.headers:
-            headers["Allow"] = exc.headers["Allow"]
-        return _error_response(exc.status, "UNSUPPORTED", exc.reason.lower(), None, headers)
+        return api_errors.response(exc, headers)
+    except api_errors.Refused as exc:
+        return api_errors.refusal(exc, headers)
     if not response.prepared:
         response.headers.update(headers)
     return response
-
-
-def _error_response(
-    status: int, code: str, message: str, hint: str | None, headers: Mapping[str, str]
-) -> web.Response:
-    body = msgspec.json.encode({"errors": [{"code": code, "message": message, "detail": hint or ""}]})
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 def _json(value: object, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -175,7 +137,7 @@ class _Handlers:
         found = await asyncio.to_thread(self._store.tags, name)
         tags = [tag for tag in found if not _DIGEST_TAG.fullmatch(tag)]
         if not found:
-            raise UnknownRepository(f"repository not found: {name.repository}")
+            raise api_errors.UnknownRepository(f"repository not found: {name.repository}")
         page, headers = _page(request, tags)
         return _json({"name": request.match_info["name"], "tags": page}, headers)
 
@@ -218,8 +180,8 @@ class _Handlers:
         try:
             raw = await request.read()
             manifest = parse_manifest(raw)
-        except (errors.CorruptData, web.HTTPRequestEntityTooLarge) as exc:
-            raise ManifestInvalid(str(exc)) from exc
+        except (errors.CorruptData, api_errors.TooLarge) as exc:
+            raise api_errors.ManifestInvalid(str(exc)) from exc
         digest = f"sha256:{manifest.digest}"
         if ":" in reference and parse_digest(reference) != digest:
             raise errors.DigestMismatch(f'digest mismatch, expected "{reference}", got "{digest}"')
@@ -228,7 +190,7 @@ class _Handlers:
         try:
             await asyncio.to_thread(self._store.write, name, manifest)
         except errors.BlobNotFound as exc:
-            raise ManifestBlobUnknown(exc.message, "upload the blob first") from exc
+            raise api_errors.ManifestBlobUnknown(exc.message, "upload the blob first") from exc
         path = f"/v2/{request.match_info['name']}/manifests/{digest}"
         headers = {"Docker-Content-Digest": digest, "Location": _absolute(request, path)}
         return web.Response(status=201, headers=headers)

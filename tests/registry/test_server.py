@@ -13,8 +13,9 @@ from faulty_registry import MANIFEST_V2, digest_of, files_in, manifest_of
 
 from ftd.errors import FtdError
 from ftd.names import ModelName, parse_name
+from ftd.registry.api_errors import ERROR_TABLE
 from ftd.registry.manifest import Descriptor, build_manifest
-from ftd.registry.server import ERROR_TABLE, make_app
+from ftd.registry.server import make_app
 from ftd.registry.store import Store
 
 Served = tuple[Store, int]

@@ -9,6 +9,9 @@ import errno
 import secrets
 from typing import Any, Literal
 
+from aiohttp import web
+
+from ftd.api import jsontext
 from ftd.errors import (
     Busy,
     Conflict,
@@ -25,6 +28,8 @@ from ftd.errors import (
     UploadOutOfOrder,
 )
 
+# What the framework raises by itself: for a path or method without a route, a body that is too large
+Refused = web.HTTPException
 Dialect = Literal["ollama", "openai", "anthropic"]
 
 # class -> (status, code); looked up along the method resolution order, so a subclass needs no row
@@ -96,6 +101,18 @@ def render_text(status: int, message: str, dialect: Dialect, code: str | None = 
         return {"type": "error", "error": error, "request_id": f"req_{secrets.token_hex(12)}"}
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 and not code else "api_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def refusal(exc: Refused, dialect: Dialect) -> web.Response:
+    """Return the answer to a request that the framework refused: Ollama's text where no route is."""
+    if exc.status == 404:
+        return web.Response(status=404, text="404 page not found")
+    if exc.status == 405:
+        return web.Response(
+            status=405, text="405 method not allowed", headers={"Allow": exc.headers["Allow"]}
+        )
+    body = jsontext.encode(render_text(exc.status, (exc.text or exc.reason).lower(), dialect))
+    return web.Response(status=exc.status, body=body, content_type="application/json")
 
 
 def headers_of(exc: FtdError) -> dict[str, str]:

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from ftd import errors
-from ftd.api.errors import ERROR_TABLE, headers_of, render, status_of
+from ftd.api.api_errors import ERROR_TABLE, headers_of, render, status_of
 
 
 def all_classes(cls=errors.FtdError):
