@@ -59,7 +59,7 @@ class DeviceChooser:
         self._parameters[:rows].copy_(staging.parameters[:rows], non_blocking=True)
         self._history[:rows].copy_(staging.history[:rows], non_blocking=True)
         out, workspace = self._room(rows, num_candidates)
-        sample_triton.sample(
+        sample_triton.sample_into(
             logits,
             self._parameters[:rows],
             self._history[:rows],

@@ -11,10 +11,13 @@ equals as they do in memory. Probabilities are f64 as in the reference.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
+from ftd.kernels.sample_ref import SampleParams, check, reject
 from ftd.kernels.sample_rows import (
     CHUNKS,
     FREQUENCY,
@@ -29,6 +32,9 @@ from ftd.kernels.sample_rows import (
     TOP_K,
     TOP_P,
     UNIFORM,
+    candidates_needed,
+    fill_row,
+    supports,
 )
 from ftd.kernels.shapes import expect
 
@@ -274,31 +280,20 @@ class Sampled:
 
 
 def workspace_len(rows: int, vocab_size: int, num_candidates: int) -> int:
-    """Return how many i32 ``sample`` needs as workspace."""
+    """Return how many i32 ``sample_into`` needs as workspace."""
     chunks = int(triton.cdiv(vocab_size, CHUNKS[num_candidates]))
     return 2 * rows * (chunks * num_candidates + chunks + num_candidates)
 
 
-def sample(
+def _check_rows(
     logits: torch.Tensor,
     parameters: torch.Tensor,
     history: torch.Tensor,
     num_candidates: int,
-    *,
-    out: Sampled | None = None,
-    workspace: torch.Tensor | None = None,
-) -> Sampled:
-    """Choose the next id of each row as sample_ref does, and find what logprobs need.
-
-    logits          [B, V] f32           any stride between rows
-    parameters      [B, 8] f64           rows of fill_row or fill_padding
-    history         [B, MAX_HISTORY] i32 rows of fill_row
-    num_candidates  1, 64 or 256         at least candidates_needed of every row
-    workspace       i32                  of workspace_len
-
-    Safe under graph capture if ``out`` and ``workspace`` are given.
-    Raises ValueError if a shape or type differs, or V is too large.
-    """
+    out: Sampled,
+    workspace: torch.Tensor,
+) -> int:
+    """Return the chunks of a row; raise ValueError unless the arguments fit ``sample_into``."""
     expect("logits", logits, "float32", ("B", "V"))
     rows, vocab_size = logits.shape
     expect("parameters", parameters, "float64", (rows, NUM_PARAMETERS))
@@ -310,58 +305,77 @@ def sample(
     if not 1 <= chunks * num_candidates <= MAX_CANDIDATES_IN:
         most = MAX_CANDIDATES_IN // num_candidates * chunk
         raise ValueError(f"logits must hold 1 to {most} values a row, got {vocab_size}")
-    device = str(logits.device)
-    out = Sampled.empty(rows, num_candidates, device) if out is None else out
     length = workspace_len(rows, vocab_size, num_candidates)
-    if workspace is None:
-        workspace = torch.empty(length, dtype=torch.int32, device=device)
     expect("workspace", workspace, "int32", ("length",))
     if workspace.shape[0] < length:
         raise ValueError(f"workspace must hold {length} values, got {workspace.shape[0]}")
     expect("out", out.candidates, "float32", (rows, num_candidates))
+    return chunks
+
+
+def sample_into(
+    logits: torch.Tensor,
+    parameters: torch.Tensor,
+    history: torch.Tensor,
+    num_candidates: int,
+    *,
+    out: Sampled,
+    workspace: torch.Tensor,
+) -> Sampled:
+    """Choose the next id of each row as sample_ref does, and find what logprobs need: ``out``.
+
+    logits          [B, V] f32           any stride between rows
+    parameters      [B, 8] f64           rows of fill_row or fill_padding
+    history         [B, MAX_HISTORY] i32 rows of fill_row
+    num_candidates  1, 64 or 256         at least candidates_needed of every row
+    workspace       i32                  of workspace_len
+
+    Safe under graph capture.
+    Raises ValueError if a shape or type differs, or V is too large.
+    """
+    chunks = _check_rows(logits, parameters, history, num_candidates, out, workspace)
+    rows, vocab_size = logits.shape
     if not rows:
         return out
     sizes = [rows * chunks * num_candidates] * 2 + [rows * chunks] * 2 + [rows * num_candidates] * 2
-    keys, ids, tops, sums, chosen_keys, chosen_ids = torch.split(workspace[:length], sizes)
+    keys, ids, tops, sums, chosen_keys, chosen_ids = torch.split(workspace[: sum(sizes)], sizes)
     tops, sums = tops.view(torch.float32), sums.view(torch.float32)
     _candidates_kernel[(chunks, rows)](
-        logits,
-        parameters,
-        history,
-        keys,
-        ids,
-        tops,
-        sums,
-        vocab_size,
-        MAX_HISTORY,
-        logits.stride(0),
-        history.stride(0),
-        K=num_candidates,
-        CHUNK=chunk,
-        HISTORY=MAX_HISTORY,
-        num_warps=8,
-    )
+        logits, parameters, history, keys, ids, tops, sums, vocab_size, MAX_HISTORY,
+        logits.stride(0), history.stride(0),
+        K=num_candidates, CHUNK=CHUNKS[num_candidates], HISTORY=MAX_HISTORY, num_warps=8,
+    )  # fmt: skip
     block = int(triton.next_power_of_2(chunks * num_candidates))
     _choose_kernel[(rows,)](
-        logits,
-        parameters,
-        keys,
-        ids,
-        tops,
-        sums,
-        chosen_keys,
-        chosen_ids,
-        out.ids,
-        out.logits,
-        out.logsumexp,
-        out.candidate_ids,
-        out.candidates,
-        chunks,
-        logits.stride(0),
-        K=num_candidates,
-        BLOCK=block,
-        CHUNKS=triton.next_power_of_2(chunks),
-        SLICE=min(num_candidates, 32),
+        logits, parameters, keys, ids, tops, sums, chosen_keys, chosen_ids,
+        out.ids, out.logits, out.logsumexp, out.candidate_ids, out.candidates,
+        chunks, logits.stride(0),
+        K=num_candidates, BLOCK=block, CHUNKS=triton.next_power_of_2(chunks), SLICE=min(num_candidates, 32),
         num_warps=8 if block <= 8192 else 16,
-    )
+    )  # fmt: skip
     return out
+
+
+def sample(logits: torch.Tensor, params: SampleParams, history: NDArray[np.int32], uniform: float) -> int:
+    """Return the id of the next token by logits [V] on the card; see sample_ref. Waits for it.
+
+    Raises as sample_ref does, and ValueError for parameters that ``sample_rows.supports`` refuses.
+    """
+    check(logits, params, history, uniform)
+    if not supports(params):
+        raise ValueError(f"top_k must lie in 1 to {max(CHUNKS)} and typical_p be off, got {params}")
+    vocab_size, count, device = logits.shape[0], candidates_needed(params), str(logits.device)
+    parameters, last = np.empty((1, NUM_PARAMETERS)), np.empty((1, MAX_HISTORY), np.int32)
+    fill_row(parameters[0], last[0], params, history, uniform, vocab_size)
+    sampled = sample_into(
+        logits[None],
+        torch.from_numpy(parameters).to(device),
+        torch.from_numpy(last).to(device),
+        count,
+        out=Sampled.empty(1, count, device),
+        workspace=torch.empty(workspace_len(1, vocab_size, count), dtype=torch.int32, device=device),
+    )
+    found = int(sampled.ids)
+    if found == REJECTED:
+        raise reject(float(logits.max()))
+    return found

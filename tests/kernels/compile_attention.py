@@ -12,7 +12,7 @@ from ftd.kernels.qkv_post_triton import qkv_post
 from ftd.kernels.rms_norm_triton import rms_norm, rms_norm_into
 from ftd.kernels.rope_triton import rope
 from ftd.kernels.sample_rows import MAX_HISTORY, NUM_PARAMETERS
-from ftd.kernels.sample_triton import sample
+from ftd.kernels.sample_triton import Sampled, sample_into, workspace_len
 from ftd.kernels.select_logit_rows_triton import select_logit_rows
 from ftd.kernels.swiglu_triton import swiglu
 
@@ -68,7 +68,10 @@ def main() -> None:
     for count in (1, 64, 256):
         parameters = torch.zeros((2, NUM_PARAMETERS), dtype=torch.float64)
         history = torch.zeros((2, MAX_HISTORY), dtype=torch.int32)
-        sample(torch.zeros((2, 151_936)), parameters, history, count)
+        out = Sampled.empty(2, count, "cpu")
+        workspace = torch.zeros(workspace_len(2, 151_936, count), dtype=torch.int32)
+        logits = torch.zeros((2, 151_936))
+        sample_into(logits, parameters, history, count, out=out, workspace=workspace)
     for name, (registers, stack) in triton_compiler.compiled.items():
         if stack > FEW_BYTES:
             print(f"{stack} bytes, {registers} registers: {name}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from ftd.errors import EngineError
 from ftd.kernels.logprobs_ref import logprobs
 from ftd.kernels.sample_ref import sample as reference
 from ftd.kernels.sample_rows import (
@@ -20,7 +21,7 @@ from ftd.kernels.sample_rows import (
     fill_row,
     supports,
 )
-from ftd.kernels.sample_triton import Sampled, sample, workspace_len
+from ftd.kernels.sample_triton import Sampled, sample, sample_into, workspace_len
 from tests.kernels import test_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
@@ -34,7 +35,12 @@ class Params(test_sample.Params):
 
 
 def launch(
-    logits: Any, rows: list[Params | None], history: Any, uniforms: Any, device: str, **more: Any
+    logits: Any,
+    rows: list[Params | None],
+    history: Any,
+    uniforms: Any,
+    device: str,
+    num_candidates: int | None = None,
 ) -> Sampled:
     """Return what the kernels sample; a row without parameters is padding."""
     parameters = np.zeros((len(rows), NUM_PARAMETERS))
@@ -45,13 +51,13 @@ def launch(
         else:
             assert supports(params)
             fill_row(parameters[i], histories[i], params, history[i], uniforms[i], logits.shape[1])
-    count = max(candidates_needed(params) for params in rows if params is not None)
-    return sample(
-        torch.from_numpy(logits).to(device),
-        torch.from_numpy(parameters).to(device),
-        torch.from_numpy(histories).to(device),
-        more.pop("num_candidates", count),
-        **more,
+    count = num_candidates or max(candidates_needed(params) for params in rows if params is not None)
+    length = workspace_len(len(rows), logits.shape[1], count)
+    return sample_into(
+        *(torch.from_numpy(each).to(device) for each in (logits, parameters, histories)),
+        count,
+        out=Sampled.empty(len(rows), count, device),
+        workspace=torch.empty(length, dtype=torch.int32, device=device),
     )
 
 
@@ -88,6 +94,22 @@ def test_equals_the_reference(vocab_size: int, most: int, rng: np.random.Generat
     expected = [reference(*each) for each in zip(logits, rows, history, uniforms, strict=True)]
     assert actual.ids.tolist() == expected
     assert actual.logits.tolist() == [row[i] for row, i in zip(logits, expected, strict=True)]
+
+
+def test_takes_what_the_reference_takes(rng: np.random.Generator, device: str) -> None:
+    logits = rng.standard_normal(5000, np.float32) * 4
+    on_device = torch.from_numpy(logits).to(device)
+    for _ in range(6):
+        arguments = random_params(rng, 64), rng.integers(0, 300, 90, np.int32), float(rng.random())
+        assert sample(on_device, *arguments) == reference(logits, *arguments)
+    none = np.zeros(0, np.int32)
+    with pytest.raises(ValueError, match="uniform must lie in 0 to 1"):
+        sample(on_device, Params(), none, 1.0)
+    with pytest.raises(ValueError, match="top_k must lie in 1 to 256"):
+        sample(on_device, Params(top_k=0), none, 0.5)
+    on_device[7] = torch.nan
+    with pytest.raises(EngineError, match="largest is nan"):
+        sample(on_device, Params(), none, 0.5)
 
 
 def test_ties_take_lower_ids_first(rng: np.random.Generator, device: str) -> None:
@@ -165,7 +187,7 @@ def test_given_memory_is_used_for_columns_of_a_wider_buffer(rng: np.random.Gener
     out = Sampled.empty(3, 1, device)
     workspace = torch.full((workspace_len(3, 600, 1) + 5,), 77, dtype=torch.int32, device=device)
     arrays = (torch.from_numpy(parameters).to(device), torch.from_numpy(histories).to(device))
-    assert sample(wide[:, 50:650], *arrays, 1, out=out, workspace=workspace) is out
+    assert sample_into(wide[:, 50:650], *arrays, 1, out=out, workspace=workspace) is out
     assert out.ids.tolist() == wide[:, 50:650].argmax(dim=1).tolist()
     assert (workspace[-5:] == 77).all()
 
@@ -197,11 +219,12 @@ def test_refuses() -> None:
         torch.zeros((1, NUM_PARAMETERS), dtype=torch.float64),
         torch.zeros((1, MAX_HISTORY), dtype=torch.int32),
     )
+    memory = {"out": Sampled.empty(1, 1, "cpu"), "workspace": torch.zeros(99, dtype=torch.int32)}
     with pytest.raises(ValueError, match="num_candidates must be one of"):
-        sample(torch.zeros(1, 5), *rest, 2)
+        sample_into(torch.zeros(1, 5), *rest, 2, **memory)
     with pytest.raises(ValueError, match="logits must hold 1 to"):
-        sample(torch.zeros(1, 0), *rest, 1)
+        sample_into(torch.zeros(1, 0), *rest, 1, **memory)
     with pytest.raises(ValueError, match="workspace must hold"):
-        sample(torch.zeros(1, 5), *rest, 1, workspace=torch.zeros(1, dtype=torch.int32))
+        sample_into(torch.zeros(1, 5), *rest, 1, **memory | {"workspace": memory["workspace"][:1]})
     with pytest.raises(ValueError, match="parameters must be float64"):
-        sample(torch.zeros(1, 5), rest[0].float(), rest[1], 1)
+        sample_into(torch.zeros(1, 5), rest[0].float(), rest[1], 1, **memory)
