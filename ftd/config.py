@@ -1,10 +1,9 @@
-"""Configuration: three frozen value objects built in one place; nothing else reads the environment.
+"""Configuration: three frozen value objects built in one place.
 
 Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.ftd/config.toml > default.
 ``SETTINGS`` drives flags, variables, ``ftd env`` and this module. A bad value is an error, never the default.
 """
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any, NamedTuple
 
 import appdirs
 
-from ftd import choices, units
+from ftd import choices, environment, units
 from ftd.address import DEFAULT_PORT
 from ftd.errors import InvalidOption
 
-_HOME = "~/.ftd"
 _EXPERTS = re.compile(r"auto|fill|cpu|split=(0(\.\d+)?|1(\.0+)?)", re.ASCII)
 
 
@@ -286,39 +284,10 @@ class Config(NamedTuple):
     sources: Mapping[str, str]
 
 
-def state_dir() -> Path:
-    """Folder of the config file, REPL history and registry key."""
-    return Path(os.environ.get("FTD_HOME", _HOME)).expanduser()
-
-
-def systemd_dir() -> Path:
-    """Folder of this user's systemd units, where systemd itself looks for it."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd" / "user"
-
-
-def is_terminal_dumb() -> bool:
-    """Whether the terminal understands no escape sequences."""
-    return os.environ.get("TERM") == "dumb"
-
-
-def wants_color() -> bool:
-    """Whether the person has not asked for text without colours."""
-    return not os.environ.get("NO_COLOR")
-
-
-def prepare_environment() -> Mapping[str, str]:
-    """Return the environment for processes that start from here, this one's too.
-
-    NumPy multiplies nothing in daemon and engine; its threads would start, and spin for a while, in both.
-    """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return os.environ
-
-
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Build the configuration; ``flags`` maps field names to values already typed (None: not given)."""
-    environ = os.environ if environ is None else environ
-    file_values = _read_file(state_dir() / "config.toml")
+    environ = environment.variables() if environ is None else environ
+    file_values = _read_file(environment.state_dir() / "config.toml")
     known = {setting.name for setting in SETTINGS}
     if unknown := sorted(set(file_values) - known):
         raise InvalidOption(

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from ftd import config
+from ftd import config, environment
 from ftd.address import parse_address
 from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable
@@ -59,7 +59,7 @@ def _is_local(client: Client) -> bool:
 
 
 def _start(client: Client, meanwhile: str) -> None:
-    log_path = config.state_dir() / LOG_NAME
+    log_path = environment.state_dir() / LOG_NAME
     output.note(f"starting the daemon: {client.address.url}, log {log_path}")
     with _open_log(log_path) as descriptor:
         start_of_log = os.fstat(descriptor.fileno()).st_size
@@ -67,7 +67,7 @@ def _start(client: Client, meanwhile: str) -> None:
         process_id = os.posix_spawnp(
             SERVE[0],
             SERVE,
-            config.prepare_environment(),
+            environment.prepared(),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, descriptor.fileno(), 1),

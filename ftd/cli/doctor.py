@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 import ftd
-from ftd import config, units
+from ftd import config, environment, units
 from ftd.address import parse_address
 from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
@@ -61,7 +61,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("settings", "error", exc.message, "nothing starts until this is corrected")
         return
     changed = ", ".join(sorted(set(loaded.sources.values()))) or "all defaults"
-    yield Finding("settings", "ok", f"{config.state_dir() / 'config.toml'}, from {changed}")
+    yield Finding("settings", "ok", f"{environment.state_dir() / 'config.toml'}, from {changed}")
     yield from _compute()
     yield _memory(loaded)
     yield from _store(loaded.registry.models_dir)

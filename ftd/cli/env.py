@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ftd import config, units
+from ftd import config, environment, units
 from ftd.cli import output
 
 
@@ -17,7 +17,7 @@ def run(options: argparse.Namespace) -> int:
         )
     else:
         print(output.table(("variable", "value", "source", "meaning"), rows))
-        output.note(f"\nconfig file: {config.state_dir() / 'config.toml'}")
+        output.note(f"\nconfig file: {environment.state_dir() / 'config.toml'}")
     return 0
 
 

@@ -13,7 +13,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 
-from ftd import config
+from ftd import environment
 
 PROMPT = ">>> "
 CONTINUATION = "... "
@@ -29,7 +29,7 @@ class Lines:
         self._file_history: History | None = None
         self._no_history = InMemoryHistory()
         self.keep_history = keep_history
-        depth = None if config.wants_color() else ColorDepth.DEPTH_1_BIT
+        depth = None if environment.wants_color() else ColorDepth.DEPTH_1_BIT
         self._session: PromptSession[str] = PromptSession(key_bindings=_bindings(), color_depth=depth)
 
     def read(self, prompt: str, placeholder: str = "") -> str:
@@ -37,7 +37,7 @@ class Lines:
         history: History = self._no_history
         if self.keep_history:
             if self._file_history is None:
-                path = config.state_dir() / HISTORY_NAME
+                path = environment.state_dir() / HISTORY_NAME
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch(mode=0o600)
                 self._file_history = FileHistory(str(path))

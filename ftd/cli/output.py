@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ftd import config
+from ftd import environment
 
 _PADDING = "    "
 GREY = "90"
@@ -33,11 +33,11 @@ def note(text: str) -> None:
 
 def has_style(stream: TextIO) -> bool:
     """Whether colours and moving text may be written to ``stream``."""
-    return stream.isatty() and not config.is_terminal_dumb()
+    return stream.isatty() and not environment.is_terminal_dumb()
 
 
 def styled(text: str, code: str, stream: TextIO) -> str:
     """Return ``text`` in a colour (SGR code) if ``stream`` is a terminal and NO_COLOR is not set."""
-    if not (has_style(stream) and config.wants_color()):
+    if not (has_style(stream) and environment.wants_color()):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"

@@ -9,7 +9,7 @@ import argparse
 import gc
 import importlib
 
-from ftd import config
+from ftd import config, environment
 from ftd.cli import flags
 from ftd.daemon import listening, spawn
 
@@ -17,7 +17,7 @@ from ftd.daemon import listening, spawn
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal ends it. Raises Conflict if something else listens at the address."""
     loaded = config.load(flags.values(options))
-    config.prepare_environment()
+    environment.prepared()
     listener = listening.listen(loaded.server.host)
     engine = spawn.spawn(spawn.WORKER_COMMAND, loaded.server.log_level)
     gc.disable()  # what is imported stays

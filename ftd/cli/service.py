@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ftd import config
+from ftd import environment
 from ftd.cli import output
 from ftd.errors import Conflict, Unsupported
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 def unit_path() -> Path:
     """Return where the unit of this user lies."""
-    return config.systemd_dir() / NAME
+    return environment.systemd_dir() / NAME
 
 
 def unit_text() -> str:
@@ -101,7 +101,7 @@ def _status() -> int:
     print(f"unit       {path if path.exists() else 'not installed'}")
     for words in ("is-enabled", "is-active"):
         print(f"{words[3:]:<11}{_asked(words)}")
-    print(f"settings   {config.state_dir() / 'config.toml'}")
+    print(f"settings   {environment.state_dir() / 'config.toml'}")
     return 0
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ftd import config
+from ftd import environment
 from ftd.errors import EngineError
 
 WORKER_COMMAND = (sys.executable, "-m", "ftd.engine")
@@ -35,7 +35,7 @@ def spawn(command: Sequence[str], log_level: str) -> Spawned:
             process_id = os.posix_spawnp(
                 command[0],
                 (*command, str(theirs.fileno()), log_level),
-                config.prepare_environment(),
+                environment.prepared(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

@@ -2,14 +2,23 @@
 
 Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
 instruction set comes from the kernel's flags (so the operating system saves its registers); the registers of
-AMX must be asked for too. ``FTD_ISA`` caps it, ``FTD_KERNELS`` forces an implementation: switches for tests
-and bug reports, read here and not in ``ftd.config`` because they must hold when a kernel is imported alone.
+AMX must be asked for too. ``FTD_ISA`` caps it: a switch for tests and bug reports, no setting, because it
+must hold when a kernel is imported alone.
 """
 
 import os
 from pathlib import Path
 
+from ftd import environment
 from ftd.errors import KernelUnavailable
+
+try:
+    from ftd.kernels._amx import permitted as _amx_permitted
+except ImportError:  # nothing is compiled that could use its registers
+
+    def _amx_permitted() -> bool:
+        return False
+
 
 ISA_LEVELS: tuple[str, ...] = ("scalar", "avx2", "avx512", "amx")
 
@@ -34,15 +43,6 @@ def _cpuinfo(key: str) -> str:
     return ""
 
 
-def _amx_permitted() -> bool:
-    """Return whether the system gives this process AMX's registers; asks for them."""
-    try:
-        from ftd.kernels import _amx  # here: without compiled kernels there is no use for it
-    except ImportError:
-        return False
-    return _amx.permitted()
-
-
 def detected_isa() -> str:
     """Return the best level of ``ISA_LEVELS`` that this process can run, whatever FTD_ISA says."""
     flags = frozenset(_cpuinfo("flags").split())
@@ -60,17 +60,12 @@ def isa() -> str:
     Raises KernelUnavailable if FTD_ISA is no level or is above what the machine has.
     """
     detected = detected_isa()
-    wanted = os.environ.get("FTD_ISA") or detected
+    wanted = environment.isa() or detected
     if wanted not in ISA_LEVELS:
         raise KernelUnavailable(f"FTD_ISA is unknown: {wanted}", f"use one of {' '.join(ISA_LEVELS)}")
     if ISA_LEVELS.index(wanted) > ISA_LEVELS.index(detected):
         raise KernelUnavailable(f"FTD_ISA asks for {wanted}, this machine has {detected}", "unset FTD_ISA")
     return wanted
-
-
-def forced_kernels() -> str:
-    """Return the implementation that FTD_KERNELS asks for in place of the best, empty for none."""
-    return os.environ.get("FTD_KERNELS", "")
 
 
 def _siblings(core: int) -> str:

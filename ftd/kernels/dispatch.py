@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ftd import environment
 from ftd.errors import KernelUnavailable
 from ftd.kernels import cpu
 
@@ -87,7 +88,7 @@ def _candidates(op: str, device: str) -> tuple[str, ...]:
         raise KernelUnavailable(
             f"no op {op} on device {device}", f"use one of {' '.join(sorted({o for o, _ in OPS}))}"
         )
-    forced = cpu.forced_kernels()
+    forced = environment.kernels()
     if not forced:
         return row
     if forced not in row:

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from ftd.config import RegistryConfig, state_dir
+from ftd.config import RegistryConfig
+from ftd.environment import state_dir
 from ftd.errors import (
     CorruptData,
     Forbidden,

@@ -10,7 +10,7 @@ import pytest
 from fake_api import FakeApi
 from ports import free_port
 
-from ftd import config
+from ftd import environment
 from ftd.cli import background
 from ftd.cli.client import DaemonUnreachable
 
@@ -91,7 +91,7 @@ def test_only_a_loopback_daemon_is_started(
     monkeypatch.setattr(background, "SERVE", ("must not run",))
     with pytest.raises(DaemonUnreachable, match="no daemon listens"):
         background.connect()
-    assert not (config.state_dir() / background.LOG_NAME).exists()
+    assert not (environment.state_dir() / background.LOG_NAME).exists()
 
 
 def test_a_large_log_is_put_aside(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
