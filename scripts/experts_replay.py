@@ -11,7 +11,8 @@ from typing import cast
 import torch
 
 from ftd.engine.batch import Batch
-from ftd.engine.choosing import Choices, DeviceChooser, HostChooser, Wait
+from ftd.engine.choosing import Choices, HostChooser, Wait
+from ftd.engine.device_chooser import DeviceChooser
 from ftd.engine.engine import Engine
 from ftd.engine.model import Model
 from ftd.engine.sequence import Sequence
