@@ -1,4 +1,4 @@
-"""Bytes through a few buffers to a device, which torch's processor plays; many threads, and reads that fail."""
+"""Bytes through a few buffers to a device, which torch's processor plays; many threads, failing reads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
