@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The ops of expert_ffn for programs: see src/expert_ffn.h."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t
 
-from ftd.kernels._matmul_cy cimport BlockFn, Product, VectorFn
+from ftd.kernels._matmul_cy cimport BlockFn, Product, RecordsFn, VectorFn
 from ftd.kernels._pool cimport Op, OpFn
 
 cdef extern from "expert_ffn.h" namespace "ftd" nogil:
@@ -12,6 +12,7 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
 
     cdef struct ExpertFfnArgs "ftd::ExpertFfnArgs":
         const float* x
+        const uint16_t* bfloats
         const int32_t* ids
         const float* weights
         float* out
@@ -27,6 +28,9 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
         float alpha
         OpFn quantize
         OpFn matmul
+        int32_t tile_parts
+        OpFn tiles
+        RecordsFn records
         VectorFn vectors
         BlockFn block
         PartFn hidden_part
@@ -42,6 +46,9 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
 cdef int fill_expert_args(
     ExpertFfnArgs* args, object bank, int num_chosen, object activation, float limit, bint fast
 ) except -1
+
+# Lets tiles of AMX, where they take the bank, compute with so many bfloat16 of a value: 2, or 1 as cards do.
+cdef void set_tile_parts(ExpertFfnArgs* args, int32_t parts) noexcept
 
 # Writes the NUM_EXPERT_OPS ops that compute args.
 cdef void fill_expert_ops(const ExpertFfnArgs* args, Op* ops) noexcept

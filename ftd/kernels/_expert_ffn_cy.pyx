@@ -9,7 +9,9 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memset
 
 from ftd.kernels._dequantize_cy cimport fill_matrix
-from ftd.kernels._matmul_cy cimport block_fn, has_integer_codes, matmul_fn, quantize_fn, vector_fn
+from ftd.kernels._matmul_cy cimport (
+    block_fn, has_integer_codes, matmul_fn, quantize_fn, records_fn, split_matmul_fn, takes_split, vector_fn,
+)
 from ftd.kernels._pool cimport Pool, Step, current_isa, run_ops
 
 cdef extern from "expert_ffn_run.h" namespace "ftd" nogil:
@@ -62,7 +64,18 @@ cdef int fill_expert_args(
     args.block = block_fn()
     args.hidden_part = expert_hidden_select(current_isa())
     args.column_part = expert_column_select(current_isa())
+    cdef bint by_tiles = fast and takes_split(args.down.weight, current_isa())
+    for i in range(args.num_gate_up):
+        by_tiles = by_tiles and takes_split(args.gate_up[<int>i].weight, current_isa())
+    if by_tiles:
+        set_tile_parts(args, 2)
     return 0
+
+
+cdef void set_tile_parts(ExpertFfnArgs* args, int32_t parts) noexcept:
+    args.tile_parts = parts
+    args.tiles = split_matmul_fn(parts)
+    args.records = records_fn(parts)
 
 
 cdef void fill_expert_ops(const ExpertFfnArgs* args, Op* ops) noexcept:

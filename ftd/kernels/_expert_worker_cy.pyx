@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free
 from libcpp.vector cimport vector
 
 from ftd.kernels._expert_ffn_cy cimport (
-    NUM_EXPERT_OPS, ExpertFfnArgs, fill_expert_args, fill_expert_ops, place_expert_workspace,
+    NUM_EXPERT_OPS, ExpertFfnArgs, fill_expert_args, fill_expert_ops, place_expert_workspace, set_tile_parts,
 )
 from ftd.kernels._pool cimport Op, Pool
 from ftd.kernels._step_cy cimport address_of, aligned, floats_of
@@ -84,6 +84,9 @@ cdef class ExpertWorker:
         if layer.args.width != x.shape[1]:
             raise ValueError(f"the bank takes rows of {layer.args.width}, the mailbox has {x.shape[1]}")
         layer.args.x = floats_of(x if self.keep[0] is None else self.keep[0])
+        if layer.args.tile_parts and x.dtype == np.uint16:
+            set_tile_parts(&layer.args, 1)  # the card computes with bfloat16 too
+            layer.args.bfloats = <const uint16_t*>address_of(x)
         layer.args.ids = <const int32_t*>address_of(on_cpu)
         layer.args.weights = floats_of(weights)
         layer.args.out = <float*>address_of(out)

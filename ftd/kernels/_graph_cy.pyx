@@ -159,7 +159,7 @@ cdef class CpuGraph(LatentOps):
         self._matmuls.push_back(args)
         self._matmul_ks.push_back(x.width)
         self._scratch_bytes = max(self._scratch_bytes, (matmul_scratch_bytes(x.width, self._isa) + 63) // 64 * 64)
-        return self._record(split_matmul_fn() if split else matmul_fn(), args)
+        return self._record(split_matmul_fn(2) if split else matmul_fn(), args)
 
     def swiglu(self, out, gate, up) -> None:
         """Record out = silu(gate) * up; out may be gate."""

@@ -41,6 +41,9 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
     ) noexcept nogil
     ctypedef void (*BlockFn "ftd::BlockFn")(const float* x, const Activations& out, int64_t b) noexcept nogil
 
+    cdef struct TokenRows "ftd::TokenRows"
+    ctypedef void (*RecordsFn "ftd::RecordsFn")(const TokenRows& rows, int64_t k, char* records) noexcept nogil
+
     int64_t matmul_scratch_bytes(int64_t k, int32_t isa)
     bint has_integer_codes(const Matrix& w)
     bint takes_split(const Matrix& w, int32_t isa)
@@ -48,6 +51,7 @@ cdef extern from "matmul.h" namespace "ftd" nogil:
 cdef OpFn quantize_fn() noexcept nogil
 cdef OpFn matmul_fn() noexcept nogil
 cdef OpFn split_fn() noexcept nogil
-cdef OpFn split_matmul_fn() noexcept nogil
+cdef OpFn split_matmul_fn(int32_t parts) noexcept nogil
+cdef RecordsFn records_fn(int32_t parts) noexcept nogil
 cdef VectorFn vector_fn() noexcept nogil
 cdef BlockFn block_fn() noexcept nogil

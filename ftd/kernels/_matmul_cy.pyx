@@ -15,7 +15,8 @@ cdef extern from "matmul_run.h" namespace "ftd" nogil:
     OpFn quantize_select(int32_t isa)
     OpFn matmul_select(int32_t isa)
     OpFn split_select()
-    OpFn split_matmul_select()
+    OpFn split_matmul_select(int32_t parts)
+    RecordsFn records_select(int32_t parts)
     VectorFn vector_select(int32_t isa)
     BlockFn block_select(int32_t isa)
 
@@ -33,8 +34,13 @@ cdef OpFn split_fn() noexcept nogil:
     return split_select()
 
 
-cdef OpFn split_matmul_fn() noexcept nogil:
-    return split_matmul_select()
+cdef OpFn split_matmul_fn(int32_t parts) noexcept nogil:
+    return split_matmul_select(parts)
+
+
+cdef RecordsFn records_fn(int32_t parts) noexcept nogil:
+    """What writes the records of rows that lie anywhere."""
+    return records_select(parts)
 
 
 cdef VectorFn vector_fn() noexcept nogil:
@@ -89,7 +95,7 @@ def matmul(x, weight, bias=None, precision="fast", pool=None):
     split = precision == "fast" and takes_split(product.weight, current_isa())
     ops[0].run = split_fn() if split else quantize_fn()
     ops[0].args = &quantize_args
-    ops[1].run = split_matmul_fn() if split else matmul_fn()
+    ops[1].run = split_matmul_fn(2) if split else matmul_fn()
     ops[1].args = &args
     first = 1 if product.exact and not split else 0
     with nogil:

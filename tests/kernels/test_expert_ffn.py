@@ -10,8 +10,9 @@ from banks import make_bank, random_bank
 from numpy.typing import NDArray
 from weights import random_matrix
 
+from ftd.kernels import cpu
 from ftd.kernels._expert_ffn_cy import expert_ffn
-from ftd.kernels._pool import Pool
+from ftd.kernels._pool import Pool, set_isa
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.matmul_ref import quantize_activations, uses_quantized_activations
 from ftd.kernels.quant import ExpertBank
@@ -112,6 +113,26 @@ def test_formats_of_super_blocks(get: Get, rng: np.random.Generator) -> None:
     ids = np.array([[0, 2], [2, 1], [1, 0], [2, 0]], np.int32)
     weights = rng.random((4, 2), np.float32)
     close(get("expert_ffn")(x, ids, weights, bank, precision="f32"), expected(x, ids, weights, bank), 5e-6)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("tokens", [19, 40, 1300])
+def test_bfloats_of_many_rows_by_tiles_of_amx(
+    pools: tuple[Any, ...], rng: np.random.Generator, tokens: int, fused: bool
+) -> None:
+    """Experts of fewer than 8 rows, of up to 16, of more than a range of tiles."""
+    if cpu.detected_isa() != "amx":
+        pytest.skip(f"this machine has {cpu.detected_isa()}")
+    bank = random_bank(rng, E, D, F, ("bf16", "bf16"), fused)
+    x, ids, weights = inputs(rng, tokens)
+    before = set_isa("amx")
+    try:
+        found = [expert_ffn(x, ids, weights, bank, pool=pool) for pool in pools]
+    finally:
+        set_isa(before)
+    close(found[0], expected(x, ids, weights, bank), 2.0**-16)  # twice x is two bfloat16 of 8 bits each
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])

@@ -34,12 +34,12 @@ def make_bank(layer: int) -> ExpertBank:
 class Box:
     """A mailbox in plain memory, and the side of the card."""
 
-    def __init__(self, width: int = D, x_dtype: type = np.float32) -> None:
+    def __init__(self, width: int = D, x_dtype: type = np.float32, tokens: int = TOKENS) -> None:
         self.words = np.zeros(48, np.int32)
-        self.on_cpu = np.full((TOKENS, K), -1, np.int32)
-        self.weights = np.zeros((TOKENS, K), np.float32)
-        self.x = np.zeros((TOKENS, width), x_dtype)
-        self.out = np.zeros((TOKENS, width), np.float32)
+        self.on_cpu = np.full((tokens, K), -1, np.int32)
+        self.weights = np.zeros((tokens, K), np.float32)
+        self.x = np.zeros((tokens, width), x_dtype)
+        self.out = np.zeros((tokens, width), np.float32)
 
     def ring(self, tokens: int, layer: int) -> int:
         """Send what lies in the arrays and return the answer."""
@@ -112,6 +112,32 @@ def test_any_number_of_threads_gives_the_bits_of_the_op(
             np.testing.assert_array_equal(box.out[:tokens], wanted)
         assert worker.num_messages == 8
         worker.close()
+
+
+@pytest.mark.parametrize("tokens", [40, 600])
+def test_experts_of_many_rows(isa: str, rng: np.random.Generator, tokens: int) -> None:
+    """By tiles of AMX where there are: as on a card, hidden values are bfloat16 then."""
+    box, bank = Box(96, np.uint16, 600), SyntheticWeights("bf16", 1).bank(0, E, 96, F)
+    values = rng.standard_normal(box.x.shape).astype(np.float32)
+    box.x[:] = values.view(np.uint32) >> 16
+    x = (box.x.astype(np.uint32) << 16).view(np.float32)
+    box.weights[:] = rng.random(box.weights.shape)
+    box.on_cpu[:] = np.stack([rng.permutation(E)[:K] for _ in range(len(x))])
+    box.on_cpu[rng.random(box.on_cpu.shape) < 0.3] = -1
+    box.on_cpu[box.on_cpu == 2] = np.where(
+        np.arange(np.sum(box.on_cpu == 2)) < 5, 2, -1
+    )  # too few for a tile
+    with Pool(3) as pool:
+        worker = ExpertWorker(pool, box.words, box.on_cpu, box.weights, box.x, box.out)
+        worker.add(bank)
+        worker.start()
+        assert box.ring(tokens, 0) == 1
+        worker.close()
+    ids, weights = np.maximum(box.on_cpu, 0)[:tokens], np.where(box.on_cpu >= 0, box.weights, 0)[:tokens]
+    wanted = expert_ffn(x[:tokens], ids, weights.astype(np.float32), bank)
+    bound = 2.0**-8 if isa == "amx" else 1e-5
+    assert np.abs(box.out[:tokens] - wanted).max() <= bound * np.abs(wanted).max()
+    assert not box.out[tokens:].any()
 
 
 def test_an_expert_that_is_none_is_answered_as_failed(box: Box) -> None:

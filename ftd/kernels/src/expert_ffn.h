@@ -12,6 +12,9 @@
 //
 // Of one token the rows of all its experts form one line that the parts share, x is quantised once, and gate_up also
 // does what activate does, 32 rows of gate and of up at a time.
+//
+// Where tiles of AMX take bfloat16 weights, gather and activate write records (matmul_amx_split.inl) of the rows of each
+// expert that has LEAST_SPLIT of them, 16 at a time; rows of the others are floats as ever.
 #pragma once
 #include "matmul.h"
 #include "op.h"
@@ -30,6 +33,7 @@ using PartFn = void (*)(const ExpertFfnArgs& a, int64_t begin, int64_t end, int6
 
 struct ExpertFfnArgs {
     const float* x;        // [T, D]
+    const uint16_t* bfloats;  // [T, D] of bfloat16 in place of x, of several tokens where there are tiles; else null
     const int32_t* ids;    // [T, K]
     const float* weights;  // [T, K]
     float* out;            // [T, D]
@@ -45,6 +49,9 @@ struct ExpertFfnArgs {
     float alpha;
     OpFn quantize;
     OpFn matmul;
+    int32_t tile_parts;    // bfloat16 of which rows consist in records; 0: no tiles
+    OpFn tiles;            // matmul of records
+    RecordsFn records;
     VectorFn vectors;      // of one token's products
     BlockFn block;         // quantises 32 values
     PartFn hidden_part;
@@ -60,8 +67,8 @@ struct ExpertFfnArgs {
     float* gate;           // [T * K, 2F] gate and up, or [T * K, F]
     float* up;             // [T * K, F] if num_gate_up is 2
     float* hidden;         // [T * K, F]
-    Activations row_codes;     // of rows
-    Activations hidden_codes;  // of hidden
+    Activations row_codes;     // of rows, or their records
+    Activations hidden_codes;  // of hidden, likewise
     char* scratch;             // of each part
     int64_t scratch_stride;
 };
@@ -80,6 +87,9 @@ inline Activations rows_from(const Activations& x, int64_t row) {
     return from;
 }
 
+// Bytes of the records of a tile of 16 rows of K values.
+inline int64_t tile_bytes(const ExpertFfnArgs& a, int64_t k) { return 2 * TILE_WIDTH * a.tile_parts * k; }
+
 // Lays the workspace for steps of `tokens` tokens into memory (64-aligned; null: only counts) and returns its bytes.
 inline int64_t place_expert_workspace(ExpertFfnArgs* a, char* memory, int64_t tokens, int64_t parts) {
     const int64_t pairs = tokens * a->num_chosen;
@@ -97,12 +107,16 @@ inline int64_t place_expert_workspace(ExpertFfnArgs* a, char* memory, int64_t to
     a->gate = reinterpret_cast<float*>(take(4 * pairs * a->inner * (a->num_gate_up == 1 ? 2 : 1)));
     a->up = reinterpret_cast<float*>(take(a->num_gate_up == 1 ? 0 : 4 * pairs * a->inner));
     a->hidden = reinterpret_cast<float*>(take(4 * pairs * a->inner));
-    char* codes = take(activation_bytes(pairs, a->width));
-    if (codes) a->row_codes = place_activations(codes, pairs, a->width);
-    codes = take(activation_bytes(pairs, a->inner));
-    if (codes) a->hidden_codes = place_activations(codes, pairs, a->inner);
+    // The last tile of each expert has rows to spare.
+    const int64_t tiles = pairs / TILE_WIDTH + (pairs < a->num_experts ? pairs : a->num_experts);
+    const auto take_codes = [&](Activations* codes, int64_t k) {
+        char* at = take(a->tile_parts ? tiles * tile_bytes(*a, k) : activation_bytes(pairs, k));
+        if (at) *codes = place_activations(at, pairs, k);
+    };
+    take_codes(&a->row_codes, a->width);
+    take_codes(&a->hidden_codes, a->inner);
     const int64_t widest = a->width > a->inner ? a->width : a->inner;
-    a->scratch_stride = (matmul_scratch_bytes(widest) + 63) / 64 * 64;
+    a->scratch_stride = (matmul_scratch_bytes(widest, a->tile_parts ? ISA_AMX : ISA_SCALAR) + 63) / 64 * 64;
     a->scratch = take(parts * a->scratch_stride);
     return used;
 }

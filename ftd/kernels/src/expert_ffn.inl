@@ -95,9 +95,22 @@ static void expert_gate_up_op(const void* args, const Step* step, int32_t thread
         gate_up_rows(a, thread, num_threads);
 }
 
+static void activate_tiles(const ExpertFfnArgs& a, int32_t thread, int32_t num_threads) {
+    for_each_tile(a, thread, num_threads, [&](const RowTile& tile) {
+        TokenRows rows = {{}, tile.count, tile.width, false};
+        for (int64_t i = 0; i < tile.count; ++i) {
+            activate(a, tile.begin + i, 0, a.inner);
+            rows.at[i] = a.hidden + (tile.begin + i) * a.inner;
+        }
+        if (tile.has_records)
+            a.records(rows, a.inner, split_records(a.hidden_codes) + tile.index * tile_bytes(a, a.inner));
+    });
+}
+
 static void expert_activate_op(const void* args, const Step* step, int32_t thread, int32_t num_threads) noexcept {
     const auto& a = *static_cast<const ExpertFfnArgs*>(args);
     if (step->num_tokens == 1) return;
+    if (a.tile_parts) return activate_tiles(a, thread, num_threads);
     int64_t begin, end;
     share(a.starts[a.num_experts], 1, thread, num_threads, &begin, &end);
     for (int64_t row = begin; row < end; ++row) {

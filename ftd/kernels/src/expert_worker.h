@@ -216,8 +216,8 @@ private:
             a = layer.args;
             a.scratch = scratch;
             a.scratch_stride = 0;
-            const int64_t parts = PARTS_OF_MORE * num_threads_;
-            m->share_out({1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
+            const int64_t parts = (tokens < MANY_TOKENS ? PARTS_OF_MORE : 1) * num_threads_;
+            m->share_out({a.bfloats ? 1 : 1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
             return true;
         }
         a.hidden = layer.args.hidden;
@@ -335,6 +335,7 @@ private:
     static constexpr int64_t NONE = -1;
     static constexpr int64_t SPENT = 0xffffffff;             // of items handed out: there are no more
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
+    static constexpr int32_t MANY_TOKENS = 512;              // each part reads all rows: the fewer, the better
 
     const int32_t num_threads_;
     const std::vector<int> cores_;

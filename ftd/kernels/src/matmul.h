@@ -58,8 +58,19 @@ inline Activations place_activations(void* memory, int64_t t, int64_t k, int32_t
     return x;
 }
 
-// Where products of bfloat16 weights on AMX have, instead of all that, x as pairs of bfloat16: see matmul_amx_split.inl.
+// Where products of bfloat16 weights on AMX have, instead of all that, x as one or two bfloat16: see matmul_amx_split.inl.
+// Fewer than LEAST_SPLIT tokens have no records.
+constexpr int64_t LEAST_SPLIT = 8;
 inline char* split_records(const Activations& x) { return reinterpret_cast<char*>(x.q); }
+inline int64_t split_width(int64_t num_tokens) { return num_tokens < TILE_WIDTH ? num_tokens : TILE_WIDTH; }
+
+// Up to 16 rows of x, floats or bfloat16, that become the records of a tile of `width` tokens.
+struct TokenRows {
+    const void* at[TILE_WIDTH];
+    int64_t count, width;
+    bool are_bfloats;
+};
+using RecordsFn = void (*)(const TokenRows& rows, int64_t k, char* records) noexcept;
 
 struct QuantizeArgs {
     const float* x;  // [rows, K]

@@ -125,9 +125,18 @@ inline OpFn split_select() {
 #endif
 }
 
-inline OpFn split_matmul_select() {
+// parts: bfloat16 that x consists of, 1 or 2.
+inline OpFn split_matmul_select(int32_t parts) {
 #if defined(__x86_64__)
-    return amx::split_matmul_op;
+    return parts == 1 ? amx::split_matmul_op<1> : amx::split_matmul_op<2>;
+#else
+    return nullptr;
+#endif
+}
+
+inline RecordsFn records_select(int32_t parts) {
+#if defined(__x86_64__)
+    return parts == 1 ? amx::write_records<1> : amx::write_records<2>;
 #else
     return nullptr;
 #endif
