@@ -14,20 +14,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.engine.grammar_library import new_matcher, tokenizer_of
 from ftd.engine.grammar_process import GrammarProcess, RemoteMatcher
 from ftd.engine.messages import Grammar, Vocabulary
 from ftd.errors import InvalidOption, InvalidRequest
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-    Matcher = LLMatcher | RemoteMatcher
 
 Bits = NDArray[np.bool_]
 
@@ -46,8 +39,8 @@ class Constraint:
         self._has_begun = False
         self._tail = b""
         self._mask = b""
-        self._matcher: Matcher | None = None
-        self._starting: Future[Matcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
+        self._matcher: RemoteMatcher | None = None
+        self._starting: Future[RemoteMatcher] | None = grammars.submit(lambda: grammars.matcher(grammar.text))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the compiler; return whether it has done its work, well or not."""
@@ -134,15 +127,13 @@ class Constraint:
 class Grammars:
     """The vocabulary that constraints are written in, the thread that compiles and the process that follows.
 
-    One per engine. is_apart: grammars are followed in a process of their own, which starts with the first.
+    One per engine. The process starts with the first grammar.
     """
 
-    def __init__(self, is_apart: bool = True) -> None:
-        self._is_apart = is_apart
+    def __init__(self) -> None:
         self._vocabulary: Vocabulary | None = None
-        self._tokenizer: LLTokenizer | None = None
         self._process: GrammarProcess | None = None
-        self._idle: OrderedDict[str, list[Matcher]] = OrderedDict()
+        self._idle: OrderedDict[str, list[RemoteMatcher]] = OrderedDict()
         self._lock = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
 
@@ -172,12 +163,12 @@ class Grammars:
         tokens = self._vocabulary.tokens
         return tokens[token] if token < len(tokens) else b""
 
-    def submit(self, work: Callable[[], Matcher]) -> Future[Matcher]:
+    def submit(self, work: Callable[[], RemoteMatcher]) -> Future[RemoteMatcher]:
         """Run ``work()`` in the helper thread."""
         assert self._helper is not None
         return self._helper.submit(work)
 
-    def matcher(self, text: str) -> Matcher:
+    def matcher(self, text: str) -> RemoteMatcher:
         """Return a matcher at the start of the grammar ``text``; runs in the helper. Raises InvalidOption."""
         with self._lock:
             if idle := self._idle.pop(text, None):
@@ -190,35 +181,27 @@ class Grammars:
             raise _failure(matcher)
         return matcher
 
-    def _compile(self, text: str) -> Matcher:
+    def _compile(self, text: str) -> RemoteMatcher:
         assert self._vocabulary is not None
-        if not self._is_apart:
-            self._tokenizer = self._tokenizer or tokenizer_of(self._vocabulary)
-            return new_matcher(self._tokenizer, text)
         if self._process is not None and self._process.is_dead:
             self._process.close()
             self._process = None
         self._process = self._process or GrammarProcess(self._vocabulary)
         return self._process.compile(text)
 
-    def give_back(self, text: str, matcher: Matcher) -> None:
+    def give_back(self, text: str, matcher: RemoteMatcher) -> None:
         """Keep a matcher whose request has ended for the next one with the same grammar."""
         if matcher.is_error() or not matcher.reset():
-            _drop(matcher)
+            matcher.drop()
             return
         with self._lock:
             self._idle.setdefault(text, []).append(matcher)
             self._idle.move_to_end(text)
             while sum(map(len, self._idle.values())) > KEPT_MATCHERS:
                 oldest = next(iter(self._idle))
-                _drop(self._idle[oldest].pop())
+                self._idle[oldest].pop().drop()
                 if not self._idle[oldest]:
                     del self._idle[oldest]
-
-
-def _drop(matcher: Matcher) -> None:
-    if isinstance(matcher, RemoteMatcher):
-        matcher.drop()
 
 
 def unpacked(mask: bytes, vocab_size: int) -> Bits:
@@ -229,6 +212,6 @@ def unpacked(mask: bytes, vocab_size: int) -> Bits:
     return np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_)
 
 
-def _failure(matcher: Matcher) -> InvalidOption:
+def _failure(matcher: RemoteMatcher) -> InvalidOption:
     reason = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
     return InvalidOption(f"format cannot be enforced: {reason[:300]}", "use a simpler schema")

@@ -1,13 +1,8 @@
-"""The library of grammars, imported with the first one only: a vocabulary in its shape, and new matchers."""
+"""The library of grammars, in the process that follows them: a vocabulary in its shape, and new matchers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ftd.engine.messages import Vocabulary
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
 
 # An automaton state takes 1 to 2 KiB; the library's own limits bound the work of one mask
 MAX_LEXER_STATES = 50_000
@@ -16,12 +11,10 @@ MAX_GRAMMAR_SYMBOLS = 50_000
 
 def new_matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
     """Return a matcher at the start of a grammar, in error if it is none."""
-    import llguidance  # with the first grammar
-
-    limits = llguidance.LLParserLimits(
+    limits = LLParserLimits(
         max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SYMBOLS, verbose_errors=False
     )
-    return llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
+    return LLMatcher(tokenizer, text, log_level=0, limits=limits)
 
 
 class _Words:
@@ -46,8 +39,6 @@ class _Words:
 
 def tokenizer_of(vocabulary: Vocabulary) -> LLTokenizer:
     """Return a vocabulary as the library wants it; takes up to seconds, with Python's lock held."""
-    import llguidance  # with the first grammar
-
     count = len(vocabulary.tokens)
     eos_ids = [token for token in vocabulary.eos_ids if token < count]  # the library refuses others
     vocabulary = Vocabulary(tokens=vocabulary.tokens, special_ids=vocabulary.special_ids, eos_ids=eos_ids)
@@ -56,7 +47,7 @@ def tokenizer_of(vocabulary: Vocabulary) -> LLTokenizer:
         tokens, special = [*vocabulary.tokens, b"<end>"], [*vocabulary.special_ids, count]
         vocabulary = Vocabulary(tokens=tokens, special_ids=special, eos_ids=[count])
     words = _Words(vocabulary)
-    words.library = llguidance.LLTokenizer(
+    words.library = LLTokenizer(
         words,  # type: ignore[arg-type]
         n_vocab=len(vocabulary.tokens),
         eos_token=vocabulary.eos_ids,

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ftd.engine.grammar_library import new_matcher, tokenizer_of
 from ftd.engine.messages import HEADER, Vocabulary
 
 if TYPE_CHECKING:
@@ -196,13 +195,15 @@ class _Server:
         Whatever else ends it closes the socket, so that the engine does not wait for an answer.
         """
         with closing(self._compiling), suppress(EOFError, OSError):
+            from ftd.engine import grammar_library  # in this process alone
+
             tokens, special_ids, eos_ids = self._compiling.receive()
             vocabulary = Vocabulary(tokens=tokens, special_ids=special_ids, eos_ids=eos_ids)
             tokenizer = None
             while True:
                 number, text = self._compiling.receive()
-                tokenizer = tokenizer or tokenizer_of(vocabulary)
-                matcher = new_matcher(tokenizer, text)
+                tokenizer = tokenizer or grammar_library.tokenizer_of(vocabulary)
+                matcher = grammar_library.new_matcher(tokenizer, text)
                 error = matcher.get_error() if matcher.is_error() else ""
                 if not error:
                     self._matchers[number] = matcher

@@ -224,10 +224,10 @@ def test_vocabulary_comes_first_and_once(load: Load) -> None:
     serving.close()
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["apart", "inside"])
-def shared_grammars(request: pytest.FixtureRequest) -> Iterator[Grammars]:
-    """Constraints without an engine, their matchers in a process of their own and in this one."""
-    grammars = Grammars(is_apart=request.param)
+@pytest.fixture(scope="module")
+def shared_grammars() -> Iterator[Grammars]:
+    """Constraints without an engine."""
+    grammars = Grammars()
     grammars.learn(VOCABULARY)
     yield grammars
     grammars.close()

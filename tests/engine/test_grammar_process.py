@@ -130,7 +130,7 @@ def test_nobody_waits_for_a_compiler_that_failed(monkeypatch: pytest.MonkeyPatch
     def fail(vocabulary: Vocabulary) -> None:
         raise ZeroDivisionError("a bug of the library")
 
-    monkeypatch.setattr("ftd.engine.grammar_process.tokenizer_of", fail)
+    monkeypatch.setattr("ftd.engine.grammar_library.tokenizer_of", fail)
     compiling, engine = socket.socketpair()
     following, other = frames()
     server = _Server(_Frames(compiling), following)
