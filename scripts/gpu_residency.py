@@ -16,7 +16,7 @@ from gpu_timing import DEVICE, D, E, F, K, Row, expert_inputs, graph_us
 def bench_routing() -> list[Row]:
     """Check and time route_topk."""
     from ftd.kernels import route_topk_ref
-    from ftd.kernels.route_topk_triton import route_topk
+    from ftd.kernels.route_topk_triton import route_topk, route_topk_into
 
     rows = []
     grouped = {"num_chosen": 8, "scoring": "sigmoid", "num_groups": 8, "top_groups": 4, "scale": 2.5}
@@ -28,7 +28,7 @@ def bench_routing() -> list[Row]:
         wanted_ids, wanted = route_topk_ref.route_topk(logits.cpu().numpy(), **options)
         np.testing.assert_array_equal(ids.cpu().numpy(), wanted_ids)
         np.testing.assert_allclose(weights.cpu().numpy(), wanted, rtol=2e-6)
-        action = [lambda: route_topk(logits, **options, ids=ids, weights=weights)] * 16
+        action = [lambda: route_topk_into(logits, **options, ids=ids, weights=weights)] * 16
         rows.append(Row(op="route_topk", case=f"{tokens} x {experts}", us=graph_us(action)))
     return rows
 

@@ -8,10 +8,10 @@ import torch
 from ftd.kernels.cuda_program import DeviceBuffer, Op, Product, RmsNorm
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceBank
-from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_workspace import Workspace
-from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.route_topk_triton import route_topk_into
 from ftd.kernels.router_triton import MAX_TOKENS, router
 
 # Larger steps compute experts in parts of so many tokens: their memory is K times that of other activations,
@@ -41,7 +41,7 @@ class Route(Op):
 
     def run(self, step: DeviceStep) -> None:
         num = step.num_tokens
-        route_topk(
+        route_topk_into(
             self.logits.rows(step),
             self.routing.num_chosen,
             *self.options,
@@ -135,9 +135,10 @@ class Experts(Op):
         add: bool,
         uses: torch.Tensor | None = None,
     ) -> None:
+        assert self.workspace is not None, "the program has no memory yet"
         for first in range(0, len(x), MOST_EXPERT_ROWS):
             rows = slice(first, first + MOST_EXPERT_ROWS)
-            expert_ffn(
+            expert_ffn_into(
                 x[rows],
                 ids[rows],
                 weights[rows],

@@ -283,7 +283,7 @@ def _run_down(
         )  # fmt: skip
 
 
-def expert_ffn(
+def expert_ffn_into(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
@@ -292,20 +292,20 @@ def expert_ffn(
     limit: float = 7.0,
     precision: str = "fast",
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
+    workspace: Workspace,
     add: bool = False,
     add_scale: float = 1.0,
-    workspace: Workspace | None = None,
     uses: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weighted sum of what each token's experts make of it, as ``expert_ffn_ref`` says.
+    """Write the weighted sum of what each token's experts make of it to ``out``, or add it; return ``out``.
 
     x, out   [T, D] f32 or bf16   out = add_scale * sum, or with ``add`` out += add_scale * sum
     ids      [T, K] i32           distinct in a row; a row of negative ones is padding: its sum is 0
     uses     [E + 1] i64          adds how many tokens each expert served; last, how many experts were read
 
-    precision "fast": bf16 operands, f32 sums. "f32": exact weights, f32 operands. Safe under capture if
-    ``out`` and ``workspace`` are given. ids must lie below E, and the slots of their experts must be >= 0.
+    precision "fast": bf16 operands, f32 sums. "f32": exact weights, f32 operands. Safe under graph capture.
+    ids must lie below E, and the slots of their experts must be >= 0.
     """
     width, inner = check_bank(bank, activation)  # type: ignore[arg-type]  # looks at formats and shapes only
     tokens, chosen = ids.shape
@@ -314,14 +314,10 @@ def expert_ffn(
     expect("weights", weights, "float32", (tokens, chosen))
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {' '.join(PRECISIONS)}, got {precision}")
-    if out is None:
-        out = torch.zeros((tokens, width), dtype=x.dtype, device=x.device)
     expect("out", out, "float32 bfloat16", (tokens, width))
     experts, is_exact = bank.num_experts, precision == "f32"
     if uses is not None:
         expect("uses", uses, "int64", (experts + 1,))
-    if workspace is None:
-        workspace = Workspace.make(tokens, chosen, experts, width, inner, precision, x.device)
     workspace.expect(tokens * chosen, experts, width, inner, is_exact)
     if tokens == 0:
         return out
@@ -330,3 +326,22 @@ def expert_ffn(
     block_tokens = _run_gate_up(step, x, h, activation, float(limit), uses)
     _run_down(step, h, out, add, add_scale, block_tokens)
     return out
+
+
+def expert_ffn(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    bank: DeviceBank,
+    activation: str = "silu",
+    limit: float = 7.0,
+    precision: str = "fast",
+    pool: object = None,
+) -> torch.Tensor:
+    """Return the weighted sum of what each token's experts make of it, of x's type; see expert_ffn_ref."""
+    width, inner = check_bank(bank, activation)  # type: ignore[arg-type]  # looks at formats and shapes only
+    expect("ids", ids, "int32", ("T", "K"))
+    tokens, chosen = ids.shape
+    workspace = Workspace.make(tokens, chosen, bank.num_experts, width, inner, precision, x.device)
+    out = torch.empty_like(x)
+    return expert_ffn_into(x, ids, weights, bank, activation, limit, precision, out=out, workspace=workspace)

@@ -12,7 +12,7 @@ import torch
 
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_ref import check_bank
-from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_split import POINTS, Split, search
 from ftd.kernels.expert_workspace import Workspace
@@ -110,7 +110,7 @@ class _Layers:
             placement = self._pool.place(row, x, ids, weights)
             self._pool.join()
             fetched = DeviceBank(row, self._bank.matrices, placement.slot_of)
-            expert_ffn(
+            expert_ffn_into(
                 x,
                 placement.fills,
                 weights,

@@ -76,6 +76,7 @@ def route_topk(
     best. Weights are the scores of the chosen; ``renormalise`` divides them by their sum (for softmax that is
     softmax over the chosen alone), then ``scale`` multiplies them. A NaN ranks last.
 
+    Bytes moved: 4*T*E, 4*E of a bias, 8*T*K written.
     Raises ValueError if a shape or dtype differs, or K or the groups are not possible with E experts.
     """
     check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)

@@ -184,7 +184,7 @@ def choice_constants(
     }
 
 
-def route_topk(
+def route_topk_into(
     logits: torch.Tensor,
     num_chosen: int,
     scoring: str = "softmax",
@@ -195,15 +195,17 @@ def route_topk(
     top_groups: int = 1,
     group_top: int = 2,
     *,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
     kv_index: torch.Tensor | None = None,
-    ids: torch.Tensor | None = None,
-    weights: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the experts of each token as ``route_topk_ref`` says; safe under capture with both outputs.
+) -> None:
+    """Choose the experts of each token: write ``ids`` and ``weights``.
 
     logits    [T, E] f32, bias [E] f32      E <= 65536, num_chosen <= 32
+    ids       [T, K] i32, weights [T, K] f32
     kv_index  [T] i32   rows where it is negative are padding: ids -1, weights 0
-    ids       [T, K] i32 and weights [T, K] f32 are written (made if None) and returned
+
+    Safe under graph capture. Raises ValueError as the reference does.
     """
     check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)
     tokens, experts = logits.shape
@@ -212,17 +214,35 @@ def route_topk(
     )
     if kv_index is not None:
         expect("kv_index", kv_index, "int32", (tokens,))
-    if ids is None:
-        ids = torch.empty((tokens, num_chosen), dtype=torch.int32, device=logits.device)
-    if weights is None:
-        weights = torch.empty((tokens, num_chosen), dtype=torch.float32, device=logits.device)
     expect("ids", ids, "int32", (tokens, num_chosen))
     expect("weights", weights, "float32", (tokens, num_chosen))
     if tokens == 0:
-        return ids, weights
+        return
     _route_topk[(tokens,)](
         logits, bias, kv_index, ids, weights, experts, float(scale),
         logits.stride(0), ids.stride(0), weights.stride(0),
         HAS_KV_INDEX=kv_index is not None, num_warps=1, **constants,
+    )  # fmt: skip
+
+
+def route_topk(
+    logits: torch.Tensor,
+    num_chosen: int,
+    scoring: str = "softmax",
+    renormalise: bool = True,
+    scale: float = 1.0,
+    bias: torch.Tensor | None = None,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    pool: object = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids [T, K] i32 of each token's experts and their weights [T, K] f32; see route_topk_ref."""
+    expect("logits", logits, "float32", ("T", "E"))
+    ids = torch.empty((len(logits), num_chosen), dtype=torch.int32, device=logits.device)
+    weights = torch.empty((len(logits), num_chosen), dtype=torch.float32, device=logits.device)
+    route_topk_into(
+        logits, num_chosen, scoring, renormalise, scale, bias, num_groups, top_groups, group_top,
+        ids=ids, weights=weights,
     )  # fmt: skip
     return ids, weights

@@ -11,8 +11,9 @@ import triton_compiler
 
 from ftd.kernels import expert_ffn_triton, expert_mailbox_triton, residency_triton, router_triton
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
-from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
+from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import FORMATS
 from ftd.kernels.residency_state import Message, Placement, Residency
@@ -53,9 +54,13 @@ def experts_of(name: str, width: int = D, inner: int = F, fused: bool = True) ->
     for tokens, precision in ((1, "fast"), (8, "fast"), (64, "fast"), (1, "f32"), (64, "f32")):
         x = torch.zeros((tokens, width), dtype=torch.bfloat16 if precision == "fast" else torch.float32)
         ids, weights = torch.zeros((tokens, K), dtype=torch.int32), torch.ones((tokens, K))
-        out = torch.zeros((tokens, width))
-        expert_ffn(x, ids, weights, bank, activation, precision=precision, out=out, uses=uses)
-        expert_ffn(x.float(), ids, weights, bank, activation, precision=precision, out=out, uses=uses)
+        memory = {
+            "out": torch.zeros((tokens, width)),
+            "workspace": Workspace.make(tokens, K, E, width, inner, precision, "cpu"),
+            "uses": uses,
+        }
+        for rows in (x, x.float()):
+            expert_ffn_into(rows, ids, weights, bank, activation, precision=precision, **memory)
 
 
 def routers(tokens: int, experts: int, width: int, name: str, **options: Any) -> None:

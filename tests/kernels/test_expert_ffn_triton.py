@@ -12,7 +12,7 @@ from weights import random_matrix
 
 from ftd.kernels import expert_ffn_ref, expert_ffn_triton
 from ftd.kernels.device_matrix import DeviceBank
-from ftd.kernels.expert_ffn_triton import expert_ffn
+from ftd.kernels.expert_ffn_triton import expert_ffn, expert_ffn_into
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.quant import ExpertBank
 
@@ -29,10 +29,11 @@ def inputs(rng: np.random.Generator, tokens: int, experts: int = E, width: int =
 def run(
     device: str, x: Any, ids: Any, weights: Any, bank: ExpertBank, *arguments: Any, **options: Any
 ) -> NDArray[np.float32]:
-    """Run the kernels on ``device``; experts lie in slots in an order of their own."""
+    """Run the kernels on ``device``, into ``out`` if it is given."""
     placed = DeviceBank.upload(bank, device)
     tensors = [torch.from_numpy(each).to(device) for each in (x, ids, weights)]
-    return expert_ffn(*tensors, placed, *arguments, **options).float().cpu().numpy()
+    run_it = expert_ffn_into if "out" in options else expert_ffn
+    return run_it(*tensors, placed, *arguments, **options).float().cpu().numpy()
 
 
 def close(actual: NDArray[np.float32], wanted: NDArray[np.float32], precision: str) -> None:
@@ -264,5 +265,6 @@ def test_refuses_what_does_not_fit(device: str, rng: np.random.Generator) -> Non
         run(device, x, ids, weights, bank, precision="f16")
     small = Workspace.make(1, K, E, D, F, "f32", device)
     with pytest.raises(ValueError, match="too small for 9 pairs"):
-        run(device, x, ids, weights, bank, precision="f32", workspace=small)
+        out = torch.zeros((3, D), device=device)
+        run(device, x, ids, weights, bank, precision="f32", out=out, workspace=small)
     assert run(device, x[:0], ids[:0], weights[:0], bank).shape == (0, D)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ftd.kernels import route_topk_ref
-from ftd.kernels.route_topk_triton import route_topk
+from ftd.kernels.route_topk_triton import route_topk, route_topk_into
 
 CASES: list[dict[str, Any]] = [
     {"num_chosen": 2},
@@ -69,7 +69,7 @@ def test_padding_rows_choose_nothing_and_rows_may_be_strided(device: str, rng: n
     ids = torch.full((3, 9), 77, dtype=torch.int32, device=device)
     weights = torch.full((3, 8), 77.0, device=device)
     kv_index = torch.tensor([5, -1, 0], dtype=torch.int32, device=device)
-    route_topk(wide[:, 3:36], 4, kv_index=kv_index, ids=ids[:, 2:6], weights=weights[:, :4])
+    route_topk_into(wide[:, 3:36], 4, kv_index=kv_index, ids=ids[:, 2:6], weights=weights[:, :4])
     wanted_ids, wanted_weights = route_topk_ref.route_topk(np.ascontiguousarray(logits[:, 3:36]), 4)
     np.testing.assert_array_equal(ids.cpu()[[0, 2], 2:6], wanted_ids[[0, 2]])
     np.testing.assert_allclose(weights.cpu()[[0, 2], :4], wanted_weights[[0, 2]], rtol=1e-6)
@@ -82,7 +82,8 @@ def test_refuses_what_cannot_be(device: str) -> None:
     with pytest.raises(ValueError, match="num_chosen must lie in 1 to 32, got 33"):
         route_topk(logits, 33)
     with pytest.raises(ValueError, match=r"ids must be int32 \[2, 2\]"):
-        route_topk(logits, 2, ids=torch.zeros((2, 3), dtype=torch.int32, device=device))
+        ids = torch.zeros((2, 3), dtype=torch.int32, device=device)
+        route_topk_into(logits, 2, ids=ids, weights=logits[:, :2])
     with pytest.raises(ValueError, match="softmax sigmoid, got tanh"):
         route_topk(logits, 2, "tanh")
     assert route_topk(logits[:0], 3)[0].shape == (0, 3)
