@@ -1,8 +1,6 @@
 """``ftd bench``: which model it measures and what it prints; the measuring is the engine's own test."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from ftd.chat.tokenizer import Tokenizer
-from ftd.cli import bench, bench_bandwidth
+from ftd.cli import bench
 from ftd.engine.bench import Result
 from ftd.engine.routing import Trace
 from ftd.ftw.format import Tokens
@@ -155,38 +153,3 @@ def test_routing_of_a_text(cli, routed: list[tuple[list[int], int]], tmp_path: P
 def test_impossible_replays_are_refused(cli, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     result = cli(*words, env={"FTD_MODELS": str(tmp_path / "models")})
     assert result.returncode == 2 and said in result.stderr
-
-
-@pytest.fixture
-def rates(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Have the measuring process print what is given; @ in it becomes its arguments."""
-
-    def prints(text: str, end: str = "") -> None:
-        program = f"import json, sys; print({text!r}.replace('@', json.dumps(sys.argv[1:])[1:-1])); {end}"
-        monkeypatch.setattr(bench_bandwidth, "COMMAND", (sys.executable, "-c", program))
-
-    return prints
-
-
-def test_bandwidth_reads_the_largest_blob_and_prints_rates(cli, rates, tmp_path: Path) -> None:
-    blobs = tmp_path / "models" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / "sha256-aa").write_bytes(b"1")
-    (blobs / "sha256-bb").write_bytes(b"22")
-    (blobs / "staged-1").write_bytes(b"333")
-    rates('{"rows": [{"name": "memory read", "bytes_per_s": 1.5e10, "note": "n"}], "arguments": [@]}')
-    env = {"FTD_MODELS": str(tmp_path / "models")}
-    assert json.loads(cli("bench", "bandwidth", "--json", env=env).stdout)["arguments"] == [
-        str(blobs / "sha256-bb")
-    ]
-    assert cli("bench", "bandwidth", env=env).stdout == "memory read    15.00 GB/s  n\n"
-
-
-def test_bandwidth_says_what_failed(cli, rates, tmp_path: Path) -> None:
-    env = {"FTD_MODELS": str(tmp_path / "models")}
-    rates('{"rows": [], "error": "no card", "hint": "buy one"}')
-    result = cli("bench", "bandwidth", env=env)
-    assert (result.returncode, result.stderr) == (1, "error: no card\nhint: buy one\n")
-    rates("no JSON", "sys.exit(3)")
-    result = cli("bench", "bandwidth", env=env)
-    assert (result.returncode, result.stderr) == (1, "error: measuring ended with code 3\n")

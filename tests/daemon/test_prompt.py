@@ -5,6 +5,7 @@ import re
 
 import pytest
 from live_daemon import running, says
+from tiny_model import CHATML, HERMES, add_model
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -109,3 +110,108 @@ async def test_shift_reaches_the_engine_and_its_loss_is_told(tmp_path, module_co
             shifted = 11 if num_keep >= 0 else 0
             worker.finish(message["request_id"], shifted_tokens=shifted)
             assert said(await asked) == (shifted or None)
+
+
+async def rendered(daemon, path="/api/chat", **body):
+    """The text of the prompt that a request makes."""
+    body = {"model": "tiny", "_debug_render_only": True, "stream": False, **body}
+    return (await daemon.json(path, body))["_debug_info"]["rendered_template"]
+
+
+TURNS = [{"role": role, "content": f"{n}{role[0]}" * 20} for n in range(4) for role in ("user", "assistant")]
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + CHATML
+)
+
+
+@pytest.mark.parametrize("window", (60, 119, 120, 121, 260, 400))
+async def test_as_many_of_the_last_messages_as_fit(daemon, window):
+    """Against counting by hand: of the vocabulary every byte is an id, every mark one more."""
+    messages = [*TURNS, {"role": "user", "content": "last"}]
+    costs = [len(m["role"]) + 1 + len(m["content"]) + 3 for m in messages]
+    assistant = len("assistant") + 2
+    first = next(i for i in range(len(costs)) if sum(costs[i:]) + assistant < window)
+    body = {"messages": messages, "options": {"num_ctx": window}, "model": "tiny", "stream": False}
+    answer = await daemon.json("/api/chat", body)
+    assert answer["prompt_eval_count"] == sum(costs[first:]) + assistant
+    assert answer.get("truncated_messages", 0) == first
+    assert answer.get("truncated_tokens", 0) == sum(costs[:first])
+
+
+async def test_what_is_left_of_a_cut_conversation_may_begin_with_an_answer(tmp_path):
+    """A template that refuses that gets an empty question in front, and the request its answer."""
+    async with running(tmp_path, models=()) as daemon:
+        add_model(daemon.store, "tiny", template=ALTERNATING)
+        messages = [*TURNS, {"role": "user", "content": "last"}]
+        for window in (300, 220, 140, 60):
+            text = await rendered(daemon, messages=messages, options={"num_ctx": window})
+            assert "<|im_start|>user\nlast<|im_end|>" in text and "0u" not in text
+            assert text.startswith("<|im_start|>user\n")
+
+
+async def test_system_messages_stay_wherever_they_stand(daemon):
+    messages = [
+        *TURNS[:2],
+        {"role": "system", "content": "rule"},
+        *TURNS[2:],
+        {"role": "user", "content": "q"},
+    ]
+    text = await rendered(daemon, messages=messages, options={"num_ctx": 160})
+    assert text.startswith("<|im_start|>system\nrule<|im_end|>") and text.count("rule") == 1
+    assert "0u" not in text and "3a" in text
+
+
+async def test_whether_a_tool_is_strict_is_not_the_models_concern(tmp_path):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    strict = {**tool, "function": {**tool["function"], "strict": True}}
+    async with running(tmp_path, models=()) as daemon:
+        add_model(daemon.store, "tiny", template=HERMES)
+        texts = {await rendered(daemon, messages=USER, tools=[each]) for each in (tool, strict)}
+        (text,) = texts
+        assert '"name": "f"' in text and "strict" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"context": [260]}, 400, "context has an id outside of the vocabulary: 260"),
+        ({"context": [1, 2**40]}, 400, f"outside of the vocabulary: {2**40}"),
+        ({"context": [-1]}, 400, "field context must be an array of token ids"),
+        ({"context": [1.5]}, 400, "field context must be an array of token ids"),
+        ({"suffix": "end"}, 400, "does not support insert"),
+        ({"raw": True, "system": "s"}, 400, "raw mode does not support"),
+        ({"raw": True, "context": [1]}, 400, "raw mode does not support"),
+    ],
+)
+async def test_prompts_that_cannot_be_made(daemon, body, status, text):
+    answer = await daemon.json("/api/generate", {"model": "tiny", "prompt": "x", **body}, status)
+    assert text in answer["error"]
+
+
+async def test_context_goes_before_what_is_rendered(daemon):
+    body = {"model": "tiny", "prompt": "x", "stream": False, "context": [*b"before"]}
+    plain = await daemon.json("/api/generate", body | {"context": []})
+    answer = await daemon.json("/api/generate", body)
+    assert answer["prompt_eval_count"] == plain["prompt_eval_count"] + 6
+    assert answer["context"] == [*b"before", *plain["context"]]
+
+
+async def test_a_template_of_the_request_may_have_a_place_for_a_suffix(daemon):
+    body = {
+        "prompt": "def f():",
+        "suffix": "return 1",
+        "template": "<PRE>{{ .Prompt }}<SUF>{{ .Suffix }}<MID>",
+    }
+    assert await rendered(daemon, "/api/generate", **body) == "<PRE>def f():<SUF>return 1<MID>"
+
+
+async def test_a_long_prompt_has_the_ids_of_a_short_one(daemon):
+    """Texts of over 2,048 characters are encoded in a thread."""
+    text = "é<|im_end|> " * 300
+    body = {"model": "tiny", "prompt": text, "raw": True, "stream": False}
+    counts = [
+        (await daemon.json("/api/generate", body | {"prompt": text * n}))["prompt_eval_count"] for n in (1, 2)
+    ]
+    short = (await daemon.json("/api/generate", body | {"prompt": "é<|im_end|> "}))["prompt_eval_count"]
+    assert counts == [300 * short, 600 * short]
