@@ -90,7 +90,7 @@ def decide(load: Load, model: Model, device: Device) -> Sizes:
     make = partial(_plan, load, model, device, dense_bytes, available, workspace)
     made = make()
     if expert_plan.all_fit(needs, available - made.total_bytes, load.expert_slots):
-        return Sizes(made)
+        return Sizes(replace(made, weight_bytes=weight_bytes))
     if model.has_all_experts:
         raise OutOfMemory("not enough device memory to keep all experts there", "load the model again")
     _check_host(load, needs.num_bytes)

@@ -111,7 +111,11 @@ def test_slots_get_as_much_as_further_windows(tmp_path: Path) -> None:
     card = replace(devices.cpu(), name="card", free_bytes=lambda: 8 << 30)
     whole = sizing.decide(load, model, card)
     assert whole.experts is None
-    dense_bytes = whole.plan.weight_bytes + whole.plan.workspace_bytes
+    # Where all experts are on the card, the plan has them; where they are not, slots do
+    assert whole.plan.weight_bytes == sum(blob.size for blob in model.file_config.blobs)
+    dense_bytes = (
+        whole.plan.weight_bytes - sizing.expert_bytes(model.file_config) + whole.plan.workspace_bytes
+    )
     one_window = whole.plan.kv_bytes // load.max_sequences
     page_bytes = whole.plan.kv_bytes // whole.plan.num_pages
     for windows in (1, 2, 3, 4):
@@ -128,7 +132,7 @@ def test_experts_that_host_memory_cannot_hold_are_refused(tmp_path: Path) -> Non
     experts = sizing.expert_bytes(model.file_config)
     card = replace(devices.cpu(), name="card")
     whole = sizing.decide(load, model, replace(card, free_bytes=lambda: 8 << 30)).plan
-    card = replace(card, free_bytes=lambda: whole.total_bytes + experts - 4096)
+    card = replace(card, free_bytes=lambda: whole.total_bytes - 4096)
     small = replace(load, host_memory_bytes=experts - 1)
     with pytest.raises(OutOfMemory, match="allowed by FTD_HOST_MEMORY") as caught:
         sizing.decide(small, model, card)
