@@ -23,6 +23,7 @@ from ftd.engine.batch import Batch, StepArrays
 from ftd.engine.choosing import HostChooser, Wait, depends_on_history
 from ftd.engine.embedder import Embedder
 from ftd.engine.grammar import Grammars
+from ftd.engine.graphs import Graph
 from ftd.engine.messages import Embed, Generate, Load, Ready, Stats, Up, Vocabulary
 from ftd.engine.model import Model
 from ftd.engine.models import families
@@ -91,21 +92,7 @@ class Engine:
         make_graph, self._experts = expert_graph.make(
             self.device, sizes, self.config, load, self.threads, kept_experts
         )
-        self.model = Model(
-            self.config,
-            self.weights,
-            self._placed.graph(make_graph),
-            self.threads,
-            num_pages=self.plan.num_pages,
-            page_size=self.plan.page_size,
-            max_pages_per_sequence=self.plan.max_pages_per_sequence,
-            max_tokens=self.plan.max_step_tokens,
-            max_sequences=self.plan.max_sequences,
-            max_logits=self.plan.max_sequences,
-            precision=load.precision,
-            make_pages=self.device.arena(self.plan.kv_bytes + self.plan.state_bytes),
-            num_state_slots=max(1, self.plan.num_state_slots),
-        )
+        self.model = self._make_model(make_graph, load.precision)
         if self._experts is not None:
             self._experts.split()
         self.read_bytes, self.read_ns = self._placed.read
@@ -289,6 +276,25 @@ class Engine:
         self._last_end_ns = now_ns
         if self._debug_checks:
             self._scheduler.check()
+
+    def _make_model(self, make_graph: Callable[..., Graph], precision: str) -> Model:
+        """Return the model of the plan's sizes, recorded, with its pages and states."""
+        plan = self.plan
+        return Model(
+            self.config,
+            self.weights,
+            self._placed.graph(make_graph),
+            self.threads,
+            num_pages=plan.num_pages,
+            page_size=plan.page_size,
+            max_pages_per_sequence=plan.max_pages_per_sequence,
+            max_tokens=plan.max_step_tokens,
+            max_sequences=plan.max_sequences,
+            max_logits=plan.max_sequences,
+            precision=precision,
+            make_pages=self.device.arena(plan.kv_bytes + plan.state_bytes),
+            num_state_slots=max(1, plan.num_state_slots),
+        )
 
     def _launch(self) -> "_Running | None":
         """Schedule a step and begin it; the processor ends it too."""

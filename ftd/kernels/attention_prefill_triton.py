@@ -262,17 +262,14 @@ def attention_prefill(
     tiles, block = _tiles(k_pages)
     heads, tasks = _tasks(k_pages, num_heads)
     cells = 0 if parts is None else parts.shape[0] // (channels + 2)
-    shape = {
-        "GROUP": num_heads // groups, "HEADS": heads, "HAS_SINKS": sinks is not None, "C": channels,
-        "BLOCK_C": block, "BLOCK_M": tiles.rows,
-    }  # fmt: skip
     _prefill_kernel[(tasks, len(blocks))](
         q, k_pages, v_pages, page_table, q_start, positions, blocks,
         positions if sinks is None else sinks, out, positions if parts is None else parts,
         scale * LOG2_E.value, cells,
         q.stride(0), out.stride(0), page_table.stride(0), k_pages.stride(0), k_pages.stride(1),
-        WINDOW=window, SPLIT=parts is not None, PAGE_SIZE=page_size, BLOCK_N=tiles.keys, **shape,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        GROUP=num_heads // groups, HEADS=heads, WINDOW=window, HAS_SINKS=sinks is not None,
+        SPLIT=parts is not None, PAGE_SIZE=page_size, C=channels, BLOCK_C=block, BLOCK_M=tiles.rows,
+        BLOCK_N=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if parts is not None:
         merge_shares(
