@@ -13,9 +13,11 @@ from pathlib import Path
 import examples
 import pytest
 
-# Without a card Triton's kernels run in its interpreter; Triton decides when it is imported.
+# Without a card Triton's kernels run in its interpreter; Triton decides when it is imported. torch's threads
+# spin beside those of another worker: test_hybrid took 20 to 50 s of processor time with two, 10 with one.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Tests start hundreds of Python processes: what one compiled the next need not, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
