@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.kernels.graph_latent_ref import HeadRows
 from ftd.kernels.quant import ExpertBank, QuantMatrix
+from ftd.kernels.reference_latent import HeadRows
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """CpuGraph: one step as a program of C ops, recorded once, run with one call without the GIL.
 
-The API, its checks and its meaning are ReferenceGraph's (graph_ref), which is also the oracle of its tests. Recording
+The API, its checks and its meaning are ReferenceGraph's (reference_graph), which is also the oracle of its tests. Recording
 fills C structs; a run checks the step's indices, copies its arrays and hands all ops to the pool at once.
 """
 

@@ -1,6 +1,6 @@
-"""Types of the compiled module: the API is graph_encoder_ref's, though nothing is inherited at run time."""
+"""Types of the compiled module: the API is reference_encoder's, though nothing is inherited at run time."""
 
-from ftd.kernels import graph_encoder_ref, graph_experts_ref
+from ftd.kernels import reference_encoder, reference_experts
 
-class EncoderOps(graph_encoder_ref.EncoderOps, graph_experts_ref.ExpertOps):
+class EncoderOps(reference_encoder.EncoderOps, reference_experts.ExpertOps):
     """The ops of encoders."""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""EncoderOps: how CpuGraph records what encoders have and decoders have not; see graph_encoder_ref."""
+"""EncoderOps: how CpuGraph records what encoders have and decoders have not; see reference_encoder."""
 
 import numpy as np
 
-from ftd.kernels.graph_encoder_ref import check_table
+from ftd.kernels.reference_encoder import check_table
 
 from ftd.kernels._gelu_cy cimport GeluArgs, gelu_fn
 from ftd.kernels._layer_norm_cy cimport LayerNormArgs, layer_norm_fn

@@ -1,6 +1,6 @@
-"""Types of the compiled module: the API is graph_experts_ref's, though nothing is inherited at run time."""
+"""Types of the compiled module: the API is reference_experts's, though nothing is inherited at run time."""
 
-from ftd.kernels import graph_experts_ref
+from ftd.kernels import reference_experts
 
-class ExpertOps(graph_experts_ref.ExpertOps):
+class ExpertOps(reference_experts.ExpertOps):
     """The ops of mixtures of experts."""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""ExpertOps: how CpuGraph records the choice of experts and what they compute; see graph_experts_ref."""
+"""ExpertOps: how CpuGraph records the choice of experts and what they compute; see reference_experts."""
 
 import numpy as np
 
-from ftd.kernels.graph_experts_ref import Routing
+from ftd.kernels.reference_experts import Routing
 from ftd.kernels.route_topk_ref import check as check_router
 
 from libc.stdint cimport int32_t, int64_t

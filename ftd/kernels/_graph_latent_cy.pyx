@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""LatentOps: how CpuGraph records multi-head latent attention; see graph_latent_ref."""
+"""LatentOps: how CpuGraph records multi-head latent attention; see reference_latent."""
 
 import numpy as np
 
-from ftd.kernels.graph_latent_ref import Selection, head_shape
+from ftd.kernels.reference_latent import Selection, head_shape
 from ftd.kernels.index_select_ref import WORD
 from ftd.kernels.latent_norm_ref import check as check_norm
 from ftd.kernels.latent_store_ref import check_pages

@@ -1,6 +1,6 @@
-"""Types of the compiled module: the API is graph_states_ref's, though nothing is inherited at run time."""
+"""Types of the compiled module: the API is reference_states's, though nothing is inherited at run time."""
 
-from ftd.kernels import graph_states_ref
+from ftd.kernels import reference_states
 
-class StateOps(graph_states_ref.StateOps):
+class StateOps(reference_states.StateOps):
     """The ops of recurrent layers."""

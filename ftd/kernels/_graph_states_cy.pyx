@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""StateOps: how CpuGraph records ops that carry a state from step to step; see graph_states_ref."""
+"""StateOps: how CpuGraph records ops that carry a state from step to step; see reference_states."""
 
 import numpy as np
 

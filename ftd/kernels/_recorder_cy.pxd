@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Recorder: what classes that record ops of one kind into a CpuGraph share; see recorder_ref."""
+"""Recorder: what classes that record ops of one kind into a CpuGraph share; see reference_recorder."""
 
 from libc.stdint cimport int8_t, int32_t, int64_t
 from libcpp.vector cimport vector

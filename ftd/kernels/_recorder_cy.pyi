@@ -1,6 +1,6 @@
-"""Types of the compiled module: the API is recorder_ref's, though nothing is inherited at run time."""
+"""Types of the compiled module: the API is reference_recorder's, though nothing is inherited at run time."""
 
-from ftd.kernels import recorder_ref
+from ftd.kernels import reference_recorder
 
-class Recorder(recorder_ref.Recorder):
+class Recorder(reference_recorder.Recorder):
     """Owns the buffers and the program of a graph."""

@@ -4,7 +4,7 @@
 import numpy as np
 
 from ftd.kernels.kv_store_ref import check_pages
-from ftd.kernels.recorder_ref import Buffer
+from ftd.kernels.reference_recorder import Buffer
 from ftd.kernels.shapes import expect
 from ftd.kernels.step import Limits
 

@@ -2,7 +2,7 @@
 """The arrays of one step, copied and checked before any op reads them; and aligned memory for programs.
 
 The arrays are copied first and the copy is checked, so another thread cannot change an index after its check. The
-checks are check_step's (graph_ref) in C; when one fails, check_step says which.
+checks are check_step's (step) in C; when one fails, check_step says which.
 """
 
 import numpy as np

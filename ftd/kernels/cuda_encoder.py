@@ -12,9 +12,9 @@ from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.gelu_triton import gelu_into
-from ftd.kernels.graph_encoder_ref import check_table
 from ftd.kernels.layer_norm_triton import layer_norm_into
 from ftd.kernels.position_embedding_triton import last_positions, position_embedding_into
+from ftd.kernels.reference_encoder import check_table
 from ftd.kernels.shapes import expect
 from ftd.kernels.step import Limits
 

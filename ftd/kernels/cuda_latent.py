@@ -14,7 +14,6 @@ from ftd.kernels.cuda_memory import DeviceMemory
 from ftd.kernels.cuda_program import DeviceBuffer, Op, heads_of
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.graph_latent_ref import HeadRows, head_shape
 from ftd.kernels.head_linear_triton import head_linear_into, unpacked
 from ftd.kernels.index_select_triton import SEGMENT, index_select_into, words
 from ftd.kernels.latent_attention_triton import (
@@ -29,6 +28,7 @@ from ftd.kernels.latent_norm_triton import latent_norm_into
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.latent_store_triton import latent_store
 from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.reference_latent import HeadRows, head_shape
 from ftd.kernels.rope_triton import rope_into
 from ftd.kernels.shapes import expect_range
 from ftd.kernels.step import Limits

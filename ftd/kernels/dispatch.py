@@ -74,11 +74,11 @@ MODULES: dict[str, str] = {
     "triton": "ftd.kernels.{op}_triton",
 }
 
-# The name inside the module, where it is not the op's own.
-_NAMES: dict[tuple[str, str], str] = {
-    ("graph", "cython"): "CpuGraph",
-    ("graph", "reference"): "ReferenceGraph",
-    ("graph", "triton"): "CudaGraph",
+# What records programs of ops is no op itself: the module and the class of each implementation.
+_GRAPHS: dict[str, tuple[str, str]] = {
+    "cython": ("ftd.kernels._graph_cy", "CpuGraph"),
+    "reference": ("ftd.kernels.reference_graph", "ReferenceGraph"),
+    "triton": ("ftd.kernels.graph_triton", "CudaGraph"),
 }
 
 
@@ -98,9 +98,14 @@ def _candidates(op: str, device: str) -> tuple[str, ...]:
     return (forced,)
 
 
+def _place(op: str, implementation: str) -> tuple[str, str]:
+    """Return the module that has an implementation, and its name there."""
+    return _GRAPHS[implementation] if op == "graph" else (MODULES[implementation].format(op=op), op)
+
+
 def _load(op: str, implementation: str) -> Callable[..., Any]:
-    module = importlib.import_module(MODULES[implementation].format(op=op))
-    function: Callable[..., Any] = getattr(module, _NAMES.get((op, implementation), op))
+    module, name = _place(op, implementation)
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return function
 
 
@@ -114,7 +119,7 @@ def choose(op: str, device: str = "cpu") -> tuple[str, Callable[..., Any]]:
         try:
             return implementation, _load(op, implementation)
         except ModuleNotFoundError as exc:
-            if exc.name != MODULES[implementation].format(op=op):
+            if exc.name != _place(op, implementation)[0]:
                 raise
             if device != "cpu" or implementation == candidates[-1]:
                 raise KernelUnavailable(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ftd.engine.graphs import Graph
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 
 METHODS = [name for name, member in vars(Graph).items() if inspect.isfunction(member) and name[0] != "_"]
 

@@ -18,7 +18,7 @@ from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw, Unsupported
 from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 from tests.engine import hybrid, moe
 from tests.engine.serving import Serving, write_ftw
 from tests.engine.tiny import Tiny, matrix, q8_0

@@ -13,7 +13,7 @@ from ftd.engine.model import Model
 from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
 from ftd.kernels._pool import Pool
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 from tests.engine import moe, tiny
 
 PAGE_SIZE = 16

@@ -10,7 +10,7 @@ from weights import random_matrix
 
 from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 
 PAGE, PAGES = 4, 16
 LIMITS = {

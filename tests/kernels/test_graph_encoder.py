@@ -8,7 +8,7 @@ from weights import random_matrix
 
 from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 from tests.kernels.test_graph import LIMITS, PAGE, PAGES, step
 
 D, H, C = 32, 4, 8

@@ -10,7 +10,7 @@ from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
 from ftd.kernels.causal_conv_ref import causal_conv
 from ftd.kernels.gated_delta_ref import gated_delta
-from ftd.kernels.graph_ref import ReferenceGraph
+from ftd.kernels.reference_graph import ReferenceGraph
 from ftd.kernels.sigmoid_gate_ref import sigmoid_gate
 
 PAGE, PAGES = 4, 8

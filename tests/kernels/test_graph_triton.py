@@ -13,9 +13,9 @@ from weights import random_matrix
 
 from ftd.kernels import cuda_program
 from ftd.kernels.cuda_fusion import fuse
-from ftd.kernels.graph_ref import ReferenceGraph
 from ftd.kernels.graph_triton import CudaGraph
 from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.reference_graph import ReferenceGraph
 
 LIMITS: dict[str, Any] = {
     "max_tokens": 4,

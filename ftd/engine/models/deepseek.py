@@ -14,8 +14,8 @@ from ftd.engine.graphs import Floats
 from ftd.engine.latent_config import IndexConfig
 from ftd.engine.models.blocks import Blocks, Outputs
 from ftd.errors import Unsupported
-from ftd.kernels.graph_latent_ref import HeadRows
 from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.reference_latent import HeadRows
 
 # The norms of what is compressed have an epsilon of their own, whatever the config says of the others
 COMPRESSED_EPS = 1e-6

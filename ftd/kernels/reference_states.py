@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ftd.kernels import causal_conv_ref, gated_delta_ref
-from ftd.kernels.recorder_ref import Buffer, Floats, Recorder
+from ftd.kernels.reference_recorder import Buffer, Floats, Recorder
 from ftd.kernels.step import Step
 
 

@@ -3,7 +3,7 @@
 from ftd.kernels.gelu_ref import gelu
 from ftd.kernels.layer_norm_ref import layer_norm
 from ftd.kernels.position_embedding_ref import position_embedding
-from ftd.kernels.recorder_ref import Buffer, Floats, Recorder
+from ftd.kernels.reference_recorder import Buffer, Floats, Recorder
 from ftd.kernels.shapes import ArrayLike, expect
 from ftd.kernels.step import Limits
 

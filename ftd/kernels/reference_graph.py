@@ -20,14 +20,14 @@ from ftd.kernels.add_ref import add
 from ftd.kernels.attention_ref import attention
 from ftd.kernels.embedding_ref import embedding
 from ftd.kernels.geglu_ref import geglu
-from ftd.kernels.graph_encoder_ref import EncoderOps
-from ftd.kernels.graph_experts_ref import ExpertOps, Routing
-from ftd.kernels.graph_latent_ref import LatentOps
-from ftd.kernels.graph_states_ref import StateOps
 from ftd.kernels.kv_store_ref import check_pages, kv_store
 from ftd.kernels.matmul_ref import matmul
 from ftd.kernels.quant import QuantMatrix
-from ftd.kernels.recorder_ref import Buffer, Floats
+from ftd.kernels.reference_encoder import EncoderOps
+from ftd.kernels.reference_experts import ExpertOps, Routing
+from ftd.kernels.reference_latent import LatentOps
+from ftd.kernels.reference_recorder import Buffer, Floats
+from ftd.kernels.reference_states import StateOps
 from ftd.kernels.rms_norm_ref import rms_norm
 from ftd.kernels.rope_ref import rope
 from ftd.kernels.select_logit_rows_ref import select_logit_rows

@@ -10,8 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ftd.kernels.graph_ref import Buffer, ReferenceGraph
 from ftd.kernels.quant import QuantMatrix
+from ftd.kernels.reference_graph import Buffer, ReferenceGraph
 
 V, D, H, G, C, F = 50, 32, 4, 2, 8, 40
 PAGE, COLUMNS = 4, 5

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.expert_ffn_ref import check_bank, expert_ffn
 from ftd.kernels.quant import ExpertBank
-from ftd.kernels.recorder_ref import Buffer, Floats, Ints, Recorder
+from ftd.kernels.reference_recorder import Buffer, Floats, Ints, Recorder
 from ftd.kernels.route_topk_ref import check as check_router
 from ftd.kernels.route_topk_ref import route_topk
 from ftd.kernels.step import Step

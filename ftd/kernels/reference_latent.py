@@ -10,7 +10,7 @@ from ftd.kernels import head_linear_ref, latent_attention_ref, latent_norm_ref
 from ftd.kernels.index_select_ref import index_select
 from ftd.kernels.latent_store_ref import check_pages, latent_store
 from ftd.kernels.quant import QuantMatrix
-from ftd.kernels.recorder_ref import Buffer, Floats, Recorder
+from ftd.kernels.reference_recorder import Buffer, Floats, Recorder
 from ftd.kernels.shapes import expect_range
 from ftd.kernels.step import Step
 
