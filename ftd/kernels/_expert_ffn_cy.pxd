@@ -16,6 +16,7 @@ cdef extern from "expert_ffn.h" namespace "ftd" nogil:
         const int32_t* ids
         const float* weights
         float* out
+        uint16_t* out_bfloats
         int64_t* uses
         int64_t width
         int64_t inner

@@ -21,7 +21,7 @@ cdef extern from "expert_worker.h" namespace "ftd" nogil:
         Op* ops
 
     cdef cppclass CWorker "ftd::ExpertWorker":
-        CWorker(int32_t, const vector[int]&, int32_t*, const void*, float*, int64_t, int32_t) except +
+        CWorker(int32_t, const vector[int]&, int32_t*, const void*, float*, int64_t, int32_t, int32_t) except +
         void add(const Layer*) except +
         int64_t own_bytes()
         void start(char*) except +
@@ -31,6 +31,11 @@ cdef extern from "expert_worker.h" namespace "ftd" nogil:
         int64_t busy_ns()
 
 
+cdef extern from "expert_message.h" namespace "ftd" nogil:
+    int64_t SLICE_TOKENS "ftd::WorkerMessage::SLICE_TOKENS"
+    int32_t MAX_SLICES "ftd::WorkerMessage::MAX_SLICES"
+
+
 cdef class ExpertWorker:
     """Threads that answer a mailbox, as many as ``pool`` has and on its cores; they spin while messages come.
 
@@ -38,7 +43,8 @@ cdef class ExpertWorker:
     on_cpu   [T, K] i32          the layer's experts to run, negative where somebody else does
     weights  [T, K] f32
     x        [T, D] f32, or u16 that holds bf16
-    out      [T, D] f32          the weighted sums
+    out      [N, D] f32          the weighted sums, of up to N tokens
+    many     [T, D] u16          those of more, bf16, may lie where ``out`` does; None where N is T
 
     The arrays are views of pinned memory that the card writes and reads; they live as long as the worker.
     """
@@ -49,18 +55,23 @@ cdef class ExpertWorker:
     cdef Pool pool
     cdef bint fast, started
 
-    def __init__(self, Pool pool, words, on_cpu, weights, x, out, precision: str = "fast") -> None:
-        if x.dtype not in (np.float32, np.uint16) or x.ndim != 2 or out.shape != x.shape or out.dtype != np.float32:
-            raise ValueError(f"x and out must be [T, D] of f32 or u16 and f32, got {x.dtype} {x.shape} {out.shape}")
+    def __init__(self, Pool pool, words, on_cpu, weights, x, out, precision: str = "fast", many=None) -> None:
+        most = out if many is None else many
+        if x.dtype not in (np.float32, np.uint16) or x.ndim != 2 or most.shape != x.shape or out.dtype != np.float32:
+            raise ValueError(f"x and out must be [T, D] of f32 or u16 and f32, got {x.dtype} {x.shape} {most.shape}")
+        if many is not None and (many.dtype != np.uint16 or out.shape[1:] != x.shape[1:] or len(out) > len(x)):
+            raise ValueError(f"many must be [T, D] of u16 and out [N, D], got {many.dtype} {many.shape} {out.shape}")
+        if len(x) > MAX_SLICES * SLICE_TOKENS:
+            raise ValueError(f"a message has up to {MAX_SLICES * SLICE_TOKENS} tokens, not {len(x)}")
         if on_cpu.shape != weights.shape or on_cpu.dtype != np.int32 or weights.dtype != np.float32:
             raise ValueError("on_cpu and weights must be [T, K] i32 and f32")
         if words.dtype != np.int32 or words.size < 32 or on_cpu.shape[0] != x.shape[0]:
             raise ValueError("words must be [32] i32 and all arrays of as many tokens")
         self.arrays = (words, on_cpu, weights, x, out)
-        if not all(array.flags.c_contiguous for array in self.arrays):
+        if not all(array.flags.c_contiguous for array in (*self.arrays, most)):
             raise ValueError("the arrays of a mailbox must be contiguous")
         rows = np.zeros(x.shape, np.float32) if x.dtype == np.uint16 else None
-        self.keep = [rows]
+        self.keep = [rows, many]
         self.pool = pool
         self.fast = precision == "fast"
         cdef float* converted = NULL
@@ -68,7 +79,8 @@ cdef class ExpertWorker:
             converted = <float*>address_of(rows)
         cdef vector[int] cores = cpu.usable_cores()
         self.worker = new CWorker(
-            pool.num_threads, cores, <int32_t*>address_of(words), <const void*>address_of(x), converted, x.shape[1], x.shape[0]
+            pool.num_threads, cores, <int32_t*>address_of(words), <const void*>address_of(x), converted, x.shape[1],
+            x.shape[0], out.shape[0],
         )
 
     def add(self, bank, activation: str = "silu", limit: float = 7.0) -> None:
@@ -90,13 +102,15 @@ cdef class ExpertWorker:
         layer.args.ids = <const int32_t*>address_of(on_cpu)
         layer.args.weights = floats_of(weights)
         layer.args.out = <float*>address_of(out)
+        if self.keep[1] is not None:
+            layer.args.out_bfloats = <uint16_t*>address_of(self.keep[1])
         self.keep.append(bank)
         fill_expert_ops(&layer.args, layer.ops)
         self.worker.add(layer)
 
     def start(self) -> None:
         """Begin to answer."""
-        cdef int64_t tokens = self.arrays[3].shape[0], num_bytes = 0
+        cdef int64_t tokens = min(self.arrays[3].shape[0], SLICE_TOKENS), num_bytes = 0
         cdef size_t i
         for i in range(self.layers.size()):
             num_bytes = max(num_bytes, place_expert_workspace(&self.layers[i].args, NULL, tokens, 0))

@@ -100,7 +100,7 @@ def test_any_number_of_threads_gives_the_bits_of_the_op(
         for tokens in (1, 1, 3, 1, 2, 1, 1, TOKENS):
             values = rng.standard_normal(box.x.shape).astype(np.float32)
             box.x[:] = values.view(np.uint32) >> 16
-            x = (box.x.astype(np.uint32) << 16).view(np.float32)
+            x = floats(box.x)
             box.weights[:] = rng.random(box.weights.shape)
             ids = np.stack([rng.permutation(E)[:K] for _ in range(TOKENS)]).astype(np.int32)
             is_ours = rng.random(ids.shape) < 0.7
@@ -114,30 +114,39 @@ def test_any_number_of_threads_gives_the_bits_of_the_op(
         worker.close()
 
 
-@pytest.mark.parametrize("tokens", [40, 600])
+@pytest.mark.parametrize("tokens", [40, 600, 4200])
 def test_experts_of_many_rows(isa: str, rng: np.random.Generator, tokens: int) -> None:
-    """By tiles of AMX where there are: as on a card, hidden values are bfloat16 then."""
-    box, bank = Box(96, np.uint16, 600), SyntheticWeights("bf16", 1).bank(0, E, 96, F)
+    """As on a card, sums of many tokens are bfloat16, and where tiles of AMX compute hidden values too."""
+    num_floats = 128
+    box, bank = Box(64, np.uint16, 4200), SyntheticWeights("bf16", 1).bank(0, E, 64, F)
+    many = np.zeros(box.x.shape, np.uint16)
+    out = many.reshape(-1).view(np.float32)[: num_floats * 64].reshape(num_floats, 64)
     values = rng.standard_normal(box.x.shape).astype(np.float32)
     box.x[:] = values.view(np.uint32) >> 16
-    x = (box.x.astype(np.uint32) << 16).view(np.float32)
     box.weights[:] = rng.random(box.weights.shape)
-    box.on_cpu[:] = np.stack([rng.permutation(E)[:K] for _ in range(len(x))])
+    box.on_cpu[:] = np.stack([rng.permutation(E)[:K] for _ in range(len(box.x))])
     box.on_cpu[rng.random(box.on_cpu.shape) < 0.3] = -1
     box.on_cpu[box.on_cpu == 2] = np.where(
         np.arange(np.sum(box.on_cpu == 2)) < 5, 2, -1
     )  # too few for a tile
     with Pool(3) as pool:
-        worker = ExpertWorker(pool, box.words, box.on_cpu, box.weights, box.x, box.out)
+        worker = ExpertWorker(pool, box.words, box.on_cpu, box.weights, box.x, out, many=many)
         worker.add(bank)
         worker.start()
         assert box.ring(tokens, 0) == 1
         worker.close()
-    ids, weights = np.maximum(box.on_cpu, 0)[:tokens], np.where(box.on_cpu >= 0, box.weights, 0)[:tokens]
-    wanted = expert_ffn(x[:tokens], ids, weights.astype(np.float32), bank)
-    bound = 2.0**-8 if isa == "amx" else 1e-5
-    assert np.abs(box.out[:tokens] - wanted).max() <= bound * np.abs(wanted).max()
-    assert not box.out[tokens:].any()
+    ids = np.maximum(box.on_cpu, 0)[:tokens]
+    weights = np.where(box.on_cpu >= 0, box.weights, np.float32(0))[:tokens]
+    wanted = expert_ffn(floats(box.x[:tokens]), ids, weights, bank)
+    found = out[:tokens] if tokens <= num_floats else floats(many[:tokens])
+    bound = 1e-5 if isa != "amx" and tokens <= num_floats else 2.0**-8
+    assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
+    assert not many[max(tokens, 2 * num_floats) :].any()
+
+
+def floats(bfloats: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return the values of bfloat16."""
+    return (bfloats.astype(np.uint32) << 16).view(np.float32)
 
 
 def test_an_expert_that_is_none_is_answered_as_failed(box: Box) -> None:

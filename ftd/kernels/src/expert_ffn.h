@@ -37,6 +37,7 @@ struct ExpertFfnArgs {
     const int32_t* ids;    // [T, K]
     const float* weights;  // [T, K]
     float* out;            // [T, D]
+    uint16_t* out_bfloats; // [T, D] of bfloat16 in place of out, or null
     int64_t* uses;         // [E + 1] or null: adds each expert's pairs, and at E the experts that were read
     int64_t width;         // D
     int64_t inner;         // F
@@ -74,6 +75,13 @@ struct ExpertFfnArgs {
 };
 
 constexpr int32_t NUM_EXPERT_OPS = 6;
+
+// To the nearest, ties to even; a NaN stays one.
+inline uint16_t float_to_bfloat(float value) {
+    const uint32_t bits = float_to_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
+    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
 
 inline Activations rows_from(const Activations& x, int64_t row) {
     const int64_t items = row * x.blocks;

@@ -123,7 +123,6 @@ static void expert_activate_op(const void* args, const Step* step, int32_t threa
 static void combine_columns(const ExpertFfnArgs& a, int64_t t, int64_t first, int64_t last) {
     const int32_t* place = a.place + t * a.num_chosen;
     const float* weights = a.weights + t * a.num_chosen;
-    float* out = a.out + t * a.width;
     for (int64_t i = first; i < last; i += W) {
         const int rest = last - i < W ? static_cast<int>(last - i) : W;
         vf sum = zero();
@@ -132,10 +131,15 @@ static void combine_columns(const ExpertFfnArgs& a, int64_t t, int64_t first, in
             const float* from = a.rows + place[k] * a.width + i;
             sum = fma(set1(weights[k]), rest == W ? load(from) : load_part(from, rest), sum);
         }
-        if (rest == W)
-            store(out + i, sum);
-        else
-            store_part(out + i, sum, rest);
+        if (a.out_bfloats) {
+            float values[W];
+            store(values, sum);
+            for (int j = 0; j < rest; ++j) a.out_bfloats[t * a.width + i + j] = float_to_bfloat(values[j]);
+        } else if (rest == W) {
+            store(a.out + t * a.width + i, sum);
+        } else {
+            store_part(a.out + t * a.width + i, sum, rest);
+        }
     }
 }
 

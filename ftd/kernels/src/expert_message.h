@@ -1,8 +1,6 @@
 // A message of a card to the worker as one of its threads sees it: a line of items in stages, and the weights that
 // these read, which can be fetched before they are due. See expert_worker.h.
 #pragma once
-#include <initializer_list>
-
 #include "expert_ffn.h"
 
 namespace ftd {
@@ -21,7 +19,8 @@ struct WorkerPart {
 };
 
 struct WorkerMessage {
-    static constexpr int MAX_STAGES = NUM_EXPERT_OPS;
+    static constexpr int64_t SLICE_TOKENS = 4096;  // of many tokens so many at a time: memory is of as many
+    static constexpr int MAX_SLICES = 8, MAX_STAGES = MAX_SLICES * NUM_EXPERT_OPS;
     static constexpr int64_t UNIT = 8, BLOCK_UNITS = BLOCK / UNIT;  // rows of an item of one token
     static constexpr int64_t LEAST_BYTES = 16384, FIRST_BYTES = 4096;  // of the smallest part's weights, of its first rows
 
@@ -36,14 +35,36 @@ struct WorkerMessage {
     // Items of one token: eight rows of a matrix.
     static int64_t units(int64_t values) { return (values + UNIT - 1) / UNIT; }
 
-    void share_out(std::initializer_list<int64_t> items, std::initializer_list<int64_t> smallest) {
+    void add_stage(int64_t items, int64_t smallest) {
+        least[stages] = smallest;
+        first[stages + 1] = first[stages] + items;
+        ++stages;
+    }
+
+    // Several tokens: the ops of one slice after the other, each in `parts`; beside the sort, x is made floats.
+    void share_out_many(int64_t parts, bool converts) {
         stages = 0;
         first[0] = 0;
-        for (int64_t count : items) {
-            least[stages] = smallest.begin()[stages];
-            first[stages + 1] = first[stages] + count;
-            ++stages;
+        for (int64_t at = 0; at < step.num_tokens; at += SLICE_TOKENS) {
+            add_stage(1 + (converts ? slice_tokens(at) : 0), 1);
+            for (int op = 1; op < NUM_EXPERT_OPS; ++op) add_stage(parts, 1);
         }
+    }
+
+    int64_t slice_tokens(int64_t at) const {
+        return step.num_tokens - at < SLICE_TOKENS ? step.num_tokens - at : SLICE_TOKENS;
+    }
+
+    // The arguments of the slice from token `at` on.
+    ExpertFfnArgs slice(int64_t at) const {
+        ExpertFfnArgs a = args;
+        a.x += at * a.width;
+        if (a.bfloats) a.bfloats += at * a.width;
+        a.ids += at * a.num_chosen;
+        a.weights += at * a.num_chosen;
+        a.out += at * a.width;
+        if (a.out_bfloats) a.out_bfloats += at * a.width;
+        return a;
     }
 
     // One token's stages, once its experts are sorted: the hidden values of all of them, then columns of their sum.
@@ -51,7 +72,10 @@ struct WorkerMessage {
         const int64_t places = args.starts[args.num_experts], hidden = units(args.inner), columns = units(args.width);
         // Gate and up are two thirds of a record.
         const int64_t hidden_bytes = args.stride * 2 / 3 / hidden, column_bytes = args.stride / 3 / columns * places;
-        share_out({places * hidden, columns}, {LEAST_BYTES / (hidden_bytes + 1) + 1, LEAST_BYTES / (column_bytes + 1) + 1});
+        stages = 0;
+        first[0] = 0;
+        add_stage(places * hidden, LEAST_BYTES / (hidden_bytes + 1) + 1);
+        add_stage(columns, LEAST_BYTES / (column_bytes + 1) + 1);
     }
 
     // Fetches the first rows of gate and up that a part of one token's hidden values reads.

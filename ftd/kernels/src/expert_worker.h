@@ -35,16 +35,18 @@ public:
     static constexpr int32_t FAILED = -1;
 
     // x: the mailbox's rows, f32 or bf16; rows: f32 [max_tokens, width] that experts read where x is bf16, else null.
+    // Of more than max_floats tokens the layers' out_bfloats are written, where they have them.
     // Thread i is pinned to cores[i] when there are that many.
     ExpertWorker(int32_t num_threads, const std::vector<int>& cores, int32_t* words, const void* x, float* rows,
-                 int64_t width, int32_t max_tokens)
+                 int64_t width, int32_t max_tokens, int32_t max_floats)
         : num_threads_(num_threads),
           cores_(static_cast<size_t>(num_threads) <= cores.size() ? cores : std::vector<int>()),
           words_(words),
           x_(x),
           rows_(rows),
           width_(width),
-          max_tokens_(max_tokens) {}
+          max_tokens_(max_tokens),
+          max_floats_(max_floats) {}
 
     ~ExpertWorker() { stop(); }
 
@@ -216,10 +218,12 @@ private:
             a = layer.args;
             a.scratch = scratch;
             a.scratch_stride = 0;
+            if (tokens <= max_floats_) a.out_bfloats = nullptr;
             const int64_t parts = (tokens < MANY_TOKENS ? PARTS_OF_MORE : 1) * num_threads_;
-            m->share_out({a.bfloats ? 1 : 1 + tokens, parts, parts, parts, parts, parts}, {1, 1, 1, 1, 1, 1});
+            m->share_out_many(parts, rows_ && !a.bfloats);
             return true;
         }
+        a.out_bfloats = nullptr;
         a.hidden = layer.args.hidden;
         a.hidden_codes = layer.args.hidden_codes;
         auto* ids = reinterpret_cast<int32_t*>(own + x_bytes());
@@ -286,18 +290,25 @@ private:
         const ExpertFfnArgs& a = m.args;
         const int64_t begin = part.begin - m.first[part.stage], end = part.end - m.first[part.stage];
         if (m.step.num_tokens > 1) {
-            if (part.stage == 0 && begin > 0) {
-                if (rows_) floats(rows_ + (begin - 1) * width_, begin - 1);
-                return;
-            }
-            const int32_t parts = static_cast<int32_t>(m.first[part.stage + 1] - m.first[part.stage]);
-            layers_[m.layer]->ops[part.stage].run(&a, &m.step, static_cast<int32_t>(begin), part.stage == 0 ? 1 : parts);
+            many(m, part, begin);
         } else if (part.stage == 0) {
             hidden(a, begin, end, next && next.stage == 0 ? next.begin : NONE);
         } else {
             const int64_t ahead = next ? (next.begin - m.first[1]) * UNIT : NONE, last = end * UNIT;
             a.column_part(a, begin * UNIT, last < a.width ? last : a.width, ahead);
         }
+    }
+
+    // Item `item` of a stage of several tokens.
+    void many(const Message& m, const Part& part, int64_t item) noexcept {
+        const int op = part.stage % NUM_EXPERT_OPS;
+        const int64_t at = part.stage / NUM_EXPERT_OPS * Message::SLICE_TOKENS;
+        if (op == 0 && item > 0) return floats(rows_ + (at + item - 1) * width_, at + item - 1);
+        const ExpertFfnArgs a = m.slice(at);
+        Step step = {};
+        step.num_tokens = static_cast<int32_t>(m.slice_tokens(at));
+        const int64_t parts = op == 0 ? 1 : m.first[part.stage + 1] - m.first[part.stage];
+        layers_[m.layer]->ops[op].run(&a, &step, static_cast<int32_t>(item), static_cast<int32_t>(parts));
     }
 
     // Units [begin, end) of the line of hidden values. Who computes a block's last unit quantises the block.
@@ -343,7 +354,7 @@ private:
     const void* const x_;
     float* const rows_;
     const int64_t width_;
-    const int32_t max_tokens_;
+    const int32_t max_tokens_, max_floats_;
     std::vector<const WorkerLayer*> layers_;
     std::vector<std::thread> threads_;
     std::unique_ptr<std::atomic<uint8_t>[]> ready_;  // units of each block of hidden values, until all are there
