@@ -75,9 +75,15 @@ async def test_a_device_that_is_asked_for_loads_the_model_there(managers):
         assert await use(manager, replace(spec(), device=device)) == card
 
 
-async def test_concurrent_requests_cause_one_load(managers):
-    manager = await managers(fake_command(slow_load=[2, 0.02]))
-    assert len(set(await asyncio.gather(*(use(manager, spec()) for _ in range(10))))) == 1
+async def test_concurrent_requests_cause_one_load(managers, control):
+    manager = await managers(control.command())
+    first = [asyncio.create_task(use(manager, spec())) for _ in range(5)]
+    worker = await control.next_worker()
+    late = [asyncio.create_task(use(manager, spec())) for _ in range(5)]
+    await until(lambda: manager.num_waiting == 10)
+    worker.ready()
+    assert len(set(await asyncio.gather(*first, *late))) == 1
+    assert control.workers.empty()
 
 
 async def test_another_model_evicts_and_the_old_process_ends(managers):

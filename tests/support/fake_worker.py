@@ -15,7 +15,6 @@ Keys of the script, all optional:
     silent_load  never answer Load
     stats        fields of Stats that are not 0
     device_bytes of Ready
-    slow_load    [times, pause_s]: progress that often before Ready
     control      path of a listening Unix socket: nothing is answered by itself; each message received goes
                  up as a JSON line and frames to send come down as JSON lines
                  ({"send": {...message...}} | {"exit": status, "stderr": text} | {"raw": hex})
@@ -208,10 +207,6 @@ class FakeWorker:
             kind, text = script["fail_load"]
             self.send(Failed(kind=kind, message=text))
             return
-        times, pause_s = script.get("slow_load", (0, 0))
-        for _ in range(times):
-            self.send(Progress(completed_bytes=10, total_bytes=100))
-            time.sleep(pause_s)
         self.send(Progress(completed_bytes=50, total_bytes=100))
         self.send(
             Ready(
