@@ -231,7 +231,7 @@ def attention_prefill(
     window: int = 0,
     sinks: torch.Tensor | None = None,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor,
     parts: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend from each row that ``blocks`` names; see attention_ref. Other rows of ``out`` stay as they are.
@@ -248,10 +248,9 @@ def attention_prefill(
     sinks       [H] f32                        one more logit a head that has no value
     parts       [num_parts(k_pages, H)] f32    what shares leave for their merge; None: no keys are shared
 
-    Safe under graph capture if ``out`` is given.
+    Safe under graph capture.
     Raises ValueError if a shape or type differs or a number lies out of range.
     """
-    out = torch.empty_like(q) if out is None else out
     check(q, k_pages, v_pages, page_table, num_heads, scale, window, sinks, out)
     _check_lists(page_table.shape[0], q.shape[0], q_start, positions, blocks)
     if parts is not None and parts.shape[0] < num_parts(k_pages, num_heads):

@@ -50,7 +50,8 @@ def attention(
     heads = q.shape[1]
     blocks = prefill_blocks(q_start.cpu().numpy(), kv_len.cpu().numpy(), spread(k_pages, heads, window))
     shared = bool((blocks[:, 3] > 1).any())
-    return attention_prefill(
+    out = q.new_empty(q.shape)
+    attention_prefill(
         q.flatten(1),
         k_pages,
         v_pages,
@@ -62,5 +63,7 @@ def attention(
         scale,
         window,
         sinks,
+        out=out.flatten(1),
         parts=torch.empty(num_parts(k_pages, heads), device=q.device) if shared else None,
-    ).reshape(q.shape)
+    )
+    return out
