@@ -4,6 +4,9 @@
                 tokens  [T] u16 or u32        the tokens that chose them
 
 A replay counts expert uses: experts of a layer and step, each once however many tokens of the batch chose it.
+Of a trained model of 8 layers and 32 experts (2,048 tokens, 37 % in slots) LRU misses 26.1 % of the uses, the
+decayed score 20.8 %, Belady's bound is 11.0 %. The score changes residency with 15 % of the uses; a half-life
+of 32 steps would miss 19.2 % and change with 4.4 %, but miss half as much again where topics change.
 """
 
 import heapq

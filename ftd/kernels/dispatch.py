@@ -1,7 +1,7 @@
 """The one door to the kernels: which implementation of an op runs on a device.
 
 Layers ask once, when they are built; nothing is chosen per call. ``FTD_KERNELS=reference`` forces the
-definitions (a switch for bug reports, read here because it must hold for every process that computes).
+definitions (a switch for bug reports, not a setting: it holds for every process that computes).
 
 A CPU op is a triple, written like this (``rms_norm`` as the example):
 

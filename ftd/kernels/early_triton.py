@@ -2,7 +2,8 @@
 
 A kernel with EARLY waits for its predecessor where it first touches what that wrote, and lets its successor
 start only after its own wait: so what two kernels before wrote can be read without waiting, and a step's
-arrays and weights always.
+arrays and weights always. In the other order products of 32 layers of q4_0 took 4,432 us, without early
+starts 2,321 (H200).
 """
 
 import functools

