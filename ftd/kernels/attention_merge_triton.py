@@ -39,7 +39,7 @@ def _merge_kernel(
     SHARES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    # program ids: as those of the kernel before, and a piece of the rows
+    # ---- program ids: as those of the kernel before, and a piece of the rows
     chunk = tl.program_id(0)
     block = tl.program_id(1)
     piece = tl.program_id(2)
@@ -57,7 +57,7 @@ def _merge_kernel(
         return
     end_token = tl.load(q_start_ptr + sequence + 1)
 
-    # every so many rows are this program's, one after the other: a warp has nobody to wait for
+    # ---- every so many rows are this program's, one after the other: a warp has nobody to wait for
     end = tl.minimum(end_token - first_token, tokens) * HEADS
     stride = tl.num_programs(0) * BLOCK_M
     column = tl.arange(0, BLOCK_C)

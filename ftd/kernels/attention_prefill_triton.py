@@ -70,7 +70,7 @@ def _prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    # program ids: HEADS heads of a key-value head, a block of rows of one sequence
+    # ---- program ids: HEADS heads of a key-value head, a block of rows of one sequence
     chunk = tl.program_id(0)
     block = tl.program_id(1)
     chunks: tl.constexpr = (GROUP + HEADS - 1) // HEADS
@@ -83,7 +83,7 @@ def _prefill_kernel(
     first_token = tl.load(blocks_ptr + 4 * block + 1)
     end_token = tl.load(q_start_ptr + sequence + 1)
 
-    # rows: HEADS heads of one token, then of the next
+    # ---- rows: HEADS heads of one token, then of the next
     row = tl.arange(0, BLOCK_M)
     token = first_token + row // HEADS
     head = kv_head * GROUP + chunk % chunks * HEADS + row % HEADS
@@ -104,7 +104,7 @@ def _prefill_kernel(
     v_ptr += kv_head * head_stride
     table_ptr += sequence * table_stride
 
-    # share of the keys
+    # ---- share of the keys
     start = 0
     if WINDOW > 0:
         start = tl.maximum(earliest - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
@@ -116,7 +116,7 @@ def _prefill_kernel(
         start += split * share
         end = tl.minimum(start + share, end)
 
-    # keys that all rows see, then those that some see
+    # ---- keys that all rows see, then those that some see
     if WINDOW == 0:
         full = (earliest + 1) // BLOCK_N * BLOCK_N
         if SPLIT:
@@ -169,6 +169,7 @@ def _prefill_kernel(
         )
         page = next_page
 
+    # ---- store: a share's part for the merge, or the result
     if SPLIT:  # noqa: SIM102  a constant: what follows is not compiled without it
         if splits > 1:
             # parts: of each program and row, C mixed values; of all cells, then maxima, then sums

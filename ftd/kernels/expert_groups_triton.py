@@ -79,7 +79,16 @@ def prefill_group(group, order, starts, ends, E, BT: tl.constexpr, EXPERTS: tl.c
 
 
 @triton.jit
-def _count_pairs(ids, rank, counts, num_pairs, K, ids_stride, BLOCK: tl.constexpr):
+def _count_pairs(
+    # pointers
+    ids, rank, counts,
+    # sizes
+    num_pairs, K,
+    # strides
+    ids_stride,
+    # meta
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < num_pairs
     expert = tl.load(ids + (pair // K).to(tl.int64) * ids_stride + pair % K, mask=inside, other=-1)
@@ -90,8 +99,13 @@ def _count_pairs(ids, rank, counts, num_pairs, K, ids_stride, BLOCK: tl.constexp
 
 @triton.jit
 def _place_experts(
-    counts, starts, ends, uses, E, BT: tl.constexpr, EXPERTS: tl.constexpr, USES: tl.constexpr
-):
+    # pointers
+    counts, starts, ends, uses,
+    # sizes
+    E,
+    # meta
+    BT: tl.constexpr, EXPERTS: tl.constexpr, USES: tl.constexpr,
+):  # fmt: skip
     expert = tl.arange(0, EXPERTS)
     inside = expert < E
     count = tl.load(counts + expert, mask=inside, other=0)
@@ -108,7 +122,16 @@ def _place_experts(
 
 
 @triton.jit
-def _place_pairs(ids, rank, starts, order, num_pairs, K, ids_stride, BLOCK: tl.constexpr):
+def _place_pairs(
+    # pointers
+    ids, rank, starts, order,
+    # sizes
+    num_pairs, K,
+    # strides
+    ids_stride,
+    # meta
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < num_pairs
     expert = tl.load(ids + (pair // K).to(tl.int64) * ids_stride + pair % K, mask=inside, other=-1)

@@ -73,7 +73,7 @@ def _qkv_post_kernel(
     BLOCK: tl.constexpr,
     BLOCK_REST: tl.constexpr,
 ):
-    # program ids: a tile of tokens, HEADS of the heads of q, k and v in that order
+    # ---- program ids: a tile of tokens, HEADS of the heads of q, k and v in that order
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     first = tl.program_id(1) * HEADS
     inside = token < num_tokens
@@ -90,6 +90,7 @@ def _qkv_post_kernel(
         cosine *= scale
         sine *= scale
 
+    # ---- loop over heads: values go to their pages, keys too once they are normalised and rotated; q stays
     for head in range(first, tl.minimum(first + HEADS, NUM_HEADS + 2 * NUM_KV_HEADS)):
         if head >= NUM_HEADS + NUM_KV_HEADS:
             group = head - NUM_HEADS - NUM_KV_HEADS

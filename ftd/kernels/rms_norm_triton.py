@@ -47,6 +47,7 @@ def _rms_norm_kernel(
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    # ---- program ids: ROWS rows, each a head of a token
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     mask = (row < num_rows)[:, None] & (column < width)[None, :]
@@ -57,6 +58,7 @@ def _rms_norm_kernel(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
+    # ---- the sum, then the norm of it
     x_at = x_ptr + (token * x_stride_t + head * x_stride_h)[:, None] + column[None, :]
     x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
     if HAS_ADD:
@@ -66,6 +68,7 @@ def _rms_norm_kernel(
     factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps)
     y = x * factor[:, None] * weight[None, :]
 
+    # ---- store
     out_at = out_ptr + (token * out_stride_t + head * out_stride_h)[:, None] + column[None, :]
     tl.store(out_at, y.to(out_ptr.dtype.element_ty), mask=mask)
 

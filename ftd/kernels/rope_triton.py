@@ -59,12 +59,14 @@ def _rope_kernel(
     BLOCK: tl.constexpr,
     BLOCK_REST: tl.constexpr,
 ):
+    # ---- program ids: some tokens of one head
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1)
     known = (token < num_tokens)[:, None]
     x_at = x_ptr + (token.to(tl.int64) * x_stride_t)[:, None] + head * x_stride_h
     out_at = out_ptr + (token.to(tl.int64) * out_stride_t)[:, None] + head * out_stride_h
 
+    # ---- pairs that turn, then channels that stay
     if HALF > 0:
         column = tl.arange(0, BLOCK)
         mask = known & (column < HALF)[None, :]

@@ -118,13 +118,13 @@ def _candidates_kernel(
     inside = index < vocab_size
     x = tl.load(logits_ptr + index, mask=inside, other=float("-inf"))
 
-    # the sum of exp, NaN if a logit is
+    # ---- the sum of exp, NaN if a logit is
     top = tl.max(x, axis=0)
     total = tl.sum(tl.exp(x - tl.where(top == float("-inf"), 0.0, top)), axis=0)
     tl.store(tops_ptr + cell, top)
     tl.store(sums_ptr + cell, total)
 
-    # penalties: of the ids of the history that lie in this chunk, one after the other
+    # ---- penalties: of the ids of the history that lie in this chunk, one after the other
     repeat = tl.load(parameters_ptr + _REPEAT)
     presence = tl.load(parameters_ptr + _PRESENCE)
     frequency = tl.load(parameters_ptr + _FREQUENCY)
@@ -189,7 +189,7 @@ def _choose_kernel(
     total = tl.sum(sums * tl.exp(tops - tl.where(top == float("-inf"), 0.0, top)), axis=0)
     logsumexp = top + tl.log(total)
 
-    # the largest K, in order of ids
+    # ---- the largest K, in order of ids
     place = tl.arange(0, BLOCK)
     from_ptr = row * num_chunks * K + place
     keys = tl.load(keys_ptr + from_ptr, mask=place < num_chunks * K, other=_LOWEST_KEY)
@@ -199,7 +199,7 @@ def _choose_kernel(
     tl.store(chosen_ids_ptr + to, ids, mask=kept)
     tl.debug_barrier()
 
-    # their ranks, and sorted by these
+    # ---- their ranks, and sorted by these
     index = tl.arange(0, K)
     key = tl.load(chosen_keys_ptr + index)
     token = tl.load(chosen_ids_ptr + index)
@@ -216,7 +216,7 @@ def _choose_kernel(
     x = tl.load(candidates_ptr + index).to(tl.float64)
     largest = tl.max(x, axis=0)
 
-    # how many of them, most probable first, the chain leaves
+    # ---- how many of them, most probable first, the chain leaves
     temperature = tl.load(parameters_ptr + _TEMPERATURE)
     top_k = tl.load(parameters_ptr + _TOP_K)
     top_p = tl.load(parameters_ptr + _TOP_P)
@@ -231,7 +231,7 @@ def _choose_kernel(
     num_above = tl.sum(((x >= lowest) & (index < num_left)).to(tl.int32), axis=0)
     num_left = tl.where(min_p > 0.0, tl.maximum(num_above, 1), num_left)
 
-    # the draw, in order of ids
+    # ---- the draw, in order of ids
     hotness = tl.where(is_greedy, 1.0, temperature)
     is_left = (rank < num_left) & is_known
     weight = tl.where(is_left, tl.exp((_value(key).to(tl.float64) - largest) / hotness), 0.0)
