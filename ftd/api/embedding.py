@@ -97,7 +97,7 @@ def _request(fields: Fields, inputs: list[str], truncate: bool) -> EmbedRequest:
 
 
 def numbers(vector: NDArray[np.float32]) -> list[float]:
-    """Return a vector as numbers that JSON prints no longer than single precision needs."""
+    """Return a vector as numbers that JSON prints as short as single precision allows."""
     return [float(str(value)) for value in vector]
 
 

@@ -45,7 +45,7 @@ OPTIONS: dict[str, Kind] = SAMPLING | {
     "stop": "strings",
 }
 # Still sent by clients and found in old Modelfiles; they change nothing
-LEGACY = frozenset(
+WITHOUT_EFFECT = frozenset(
     (
         *("mirostat", "mirostat_eta", "mirostat_tau", "tfs_z", "low_vram", "f16_kv", "vocab_only"),
         *("use_mlock", "logits_all", "numa", "penalize_newline", "embedding_only", "num_gqa"),
@@ -106,7 +106,7 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in OPTIONS:
             typed[name] = _typed(name, value)
         else:
-            event = "option has no effect" if name in LEGACY else "option unknown"
+            event = "option has no effect" if name in WITHOUT_EFFECT else "option unknown"
             _log.warning(log.fields(event, name=str(name)[:80]))
     return typed
 
@@ -147,7 +147,7 @@ def _in_range(name: str, value: Any) -> Any:
 
 def parse_parameter(name: str, text: str) -> Any:
     """Return the value of ``PARAMETER name text``; None for a name without effect. Raise InvalidOption."""
-    if name in LEGACY:
+    if name in WITHOUT_EFFECT:
         return None
     kind = OPTIONS.get(name)
     if kind is None:

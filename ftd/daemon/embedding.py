@@ -83,7 +83,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def _cut(
     sequences: list[list[int]], window_tokens: int, truncate: bool, has_end: bool
 ) -> tuple[list[list[int]], int]:
-    """Return sequences no longer than the window, and how many ids were dropped; an end token stays."""
+    """Return sequences that fit the window, and how many ids were dropped; an end token stays."""
     cut_tokens, fitting = 0, []
     for idx, ids in enumerate(sequences):
         if len(ids) <= window_tokens:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftd.chat.options import LEGACY, OPTIONS, check, merge, parse_parameter
+from ftd.chat.options import OPTIONS, WITHOUT_EFFECT, check, merge, parse_parameter
 from ftd.errors import InvalidOption
 
 
@@ -129,4 +129,4 @@ def test_bad_parameters_are_refused(name: str, text: str, message: str) -> None:
 
 
 def test_no_name_is_both_known_and_old() -> None:
-    assert not LEGACY & OPTIONS.keys()
+    assert not WITHOUT_EFFECT & OPTIONS.keys()
