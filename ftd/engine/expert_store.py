@@ -34,7 +34,8 @@ def read(key: str, max_misses: int) -> list[Point] | None:
     points = _read().get(key)
     if not points or not all(_is_possible(point, max_misses) for point in points):
         return None
-    return points
+    order = [(point.tokens, point.misses) for point in points]
+    return points if order == sorted(set(order)) else None
 
 
 def write(key: str, points: list[Point]) -> None:

@@ -24,6 +24,12 @@ def test_what_is_written_is_read() -> None:
     assert expert_store.read("a", 8) == points(0) and expert_store.read("c", 8) is None
 
 
+@pytest.mark.parametrize("places", [(1, 0), (0, 0), (0, 1, 1)])
+def test_points_in_another_order_than_they_are_measured_in_make_no_table(places: tuple[int, ...]) -> None:
+    expert_store.write("a", [points()[place] for place in places])
+    assert expert_store.read("a", 8) is None
+
+
 def test_old_keys_make_room() -> None:
     for number in range(expert_store.MAX_KEYS + 2):
         expert_store.write(str(number), points())
