@@ -1,65 +1,36 @@
-"""What a place is where it says nothing, and what it may say: formulas, arenas, threads."""
+"""What a device is without a card, and which parts of one change what the engine asks for."""
 
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from ftd.engine import device as module
-from ftd.engine.device import Device
+from ftd.engine import device, devices
+from ftd.engine.model_config import ModelConfig
 
-
-def graph(*values: Any) -> Any:
-    raise AssertionError("no graph is made here")
-
-
-def place(name: str = "cpu", **more: Any) -> Device:
-    return Device(
-        name=name,
-        label=name.upper(),
-        make_graph=graph,
-        make_pages=lambda shape, precision: ("pages", shape, precision),
-        free_bytes=lambda: 100,
-        **more,
-    )
+CONFIG = cast(ModelConfig, "the model's sizes")
 
 
-def test_a_processor_says_nothing_of_cards() -> None:
-    made = place()
-    assert made.make_chooser(100, 4) is None and made.rates is None and made.used_bytes is None
-    assert not made.copies_weights and made.context_bytes == 0 and made.reason == ""
-    assert made.release() is None
-    assert made.workspace(None, graph, "fast", 16) is None, "a formula says it"  # type: ignore[arg-type]
-    assert made.arena(1000) is made.make_pages
+def test_a_processor_shares_its_memory_with_the_system() -> None:
+    processor = devices.cpu("no card")
+    assert processor.arena(1 << 40) is np.zeros
+    assert not processor.copies_weights
+    assert processor.make_chooser(8, 1) is None
+    assert (processor.rates, processor.used_bytes, processor.reason) == (None, None, "no card")
 
 
-def test_a_card_counts_and_allocates_at_once() -> None:
-    outlined: list[str] = []
-    sizes: list[int] = []
-
-    def outline() -> Any:
-        outlined.append("asked")
-        return "weights"
-
-    def arena(num_bytes: int) -> Any:
-        sizes.append(num_bytes)
-        return lambda shape, precision: ("arena", shape)
-
-    made = place(
-        "cuda",
-        make_weights=lambda upload, dense, experts: "copied",
-        make_arena=arena,
-        make_workspace=lambda *facts: facts,
-    )
-    assert made.copies_weights
-    workspace: Any = made.workspace("config", outline, "f32", 16)  # type: ignore[arg-type]
-    assert workspace == ("config", "weights", "f32", 16) and outlined == ["asked"]
-    assert made.arena(4096)((1, 2), "fast") == ("arena", (1, 2)) and sizes == [4096]
+def test_the_outline_of_weights_is_made_only_where_a_workspace_is_counted() -> None:
+    asked: list[Any] = []
+    assert devices.cpu().workspace(CONFIG, lambda: pytest.fail("nobody needs it"), "fast", 32) is None
+    card = replace(devices.cpu(), make_workspace=lambda *rest: asked.append(rest) or max)
+    assert card.workspace(CONFIG, lambda: cast(Any, "an outline"), "f32", 16) is max
+    assert asked == [(CONFIG, "an outline", "f32", 16)]
 
 
-@pytest.mark.parametrize(("cores", "beside_a_card"), [(1, 1), (2, 1), (16, 15)])
-def test_beside_a_card_one_core_is_the_engines(
-    cores: int, beside_a_card: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "cores", "threads"), [("cpu", 8, 0), ("cuda", 8, 7), ("cuda", 1, 1)])
+def test_beside_a_card_one_core_is_left_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, name: str, cores: int, threads: int
 ) -> None:
-    monkeypatch.setattr(module, "usable_cores", lambda: list(range(cores)))
-    assert place("cuda").num_threads() == beside_a_card
-    assert place("cpu").num_threads() == place("interpreter").num_threads() == 0, "all cores"
+    monkeypatch.setattr(device, "usable_cores", lambda: list(range(cores)))
+    assert replace(devices.cpu(), name=name).num_threads() == threads

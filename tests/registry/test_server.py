@@ -4,16 +4,13 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from faulty_registry import MANIFEST_V2, digest_of, files_in, manifest_of
 
-from ftd.errors import FtdError
 from ftd.names import ModelName, parse_name
-from ftd.registry.api_errors import ERROR_TABLE
 from ftd.registry.manifest import Descriptor, build_manifest
 from ftd.registry.server import make_app
 from ftd.registry.store import Store
@@ -348,11 +345,3 @@ async def test_what_this_machine_has_can_be_pulled_from_it(
         assert (response.status, await response.read()) == (200, b"{}")
     async with http.get("/v2/library/n/manifests/latest") as response:
         assert response.status == 404
-
-
-def test_every_error_has_a_row() -> None:
-    pending: list[Any] = [FtdError]
-    while pending:
-        cls = pending.pop()
-        pending.extend(cls.__subclasses__())
-        assert any(issubclass(cls, row[0]) for row in ERROR_TABLE)
