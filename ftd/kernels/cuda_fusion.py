@@ -6,6 +6,7 @@
     norm, the router's product, the choice      ─▶ Router
     experts, then x += their sum                ─▶ Experts(add)
     x += y, then the norm of x                  ─▶ AddNorm
+    x += a product, the norm of x, one product  ─▶ Product(following), Product(norm, writer)
     the norm of x, then one product of it       ─▶ Product(norm), if its weight is of floats
 
 A value that vanishes into a fused op must not be read by anybody before it is written anew: ``_is_dead``.
@@ -30,13 +31,14 @@ from ftd.kernels.cuda_program import (
     RmsNorm,
     Rope,
 )
+from ftd.kernels.rms_norm_triton import MAX_WIDTH
 from ftd.kernels.router_triton import FORMATS, MAX_TOKENS
 from ftd.kernels.word_product_triton import CODE_FORMATS
 
 
 def fuse(program: list[Op]) -> list[Op]:
     """Return a program of fewer launches that leaves the same results."""
-    for rule in (_qkv_post, _token_attention, _gated, _router, _expert_sum, _add_norm, _norm_product):
+    for rule in RULES:
         fused: list[Op] = []
         position = 0
         while position < len(program):
@@ -121,7 +123,7 @@ def _gated(program: list[Op], start: int) -> tuple[list[Op], int] | None:
         return None
     if product.outs != [gate.gate, gate.up] or product.bias is not None or product.add:
         return None
-    if gate.gate.width != gate.up.width:
+    if gate.gate.width != gate.up.width or gate.out is product.x:  # programs still read x
         return None
     rest = program[start + 2 :]
     if any(each is not gate.out and not _is_dead(each, rest) for each in product.outs):
@@ -171,6 +173,22 @@ def _add_norm(program: list[Op], start: int) -> tuple[list[Op], int] | None:
     return [AddNorm(norm.out, add.out, add.x, add.scale, norm.weight, norm.eps)], 2
 
 
+def _norm_between(program: list[Op], start: int) -> tuple[list[Op], int] | None:
+    """Let a product that adds scale its sums for the norm behind it, which the next product ends."""
+    if start + 2 >= len(program):
+        return None
+    first, norm, second = program[start : start + 3]
+    if not isinstance(first, Product) or not isinstance(norm, RmsNorm) or first.outs != [norm.x]:
+        return None
+    if not isinstance(second, Product | GatedProduct) or not _is_alone(norm, second, program[start + 3 :]):
+        return None
+    if first.weight.shape[0] > MAX_WIDTH:
+        return None
+    # What was fused before keeps its place: the second may be the first of the next three
+    second.norm, second.writer, first.following = norm, first, norm
+    return [first], 2
+
+
 def _norm_product(program: list[Op], start: int) -> tuple[list[Op], int] | None:
     """Let a product of floats that alone reads a norm compute it.
 
@@ -182,14 +200,30 @@ def _norm_product(program: list[Op], start: int) -> tuple[list[Op], int] | None:
     norm, product = program[start], program[start + 1]
     if not isinstance(norm, RmsNorm) or not isinstance(product, Product | GatedProduct):
         return None
-    if product.x is not norm.out or norm.x is norm.out or product.norm is not None:
-        return None
-    if product.weight.format in CODE_FORMATS:
-        return None
-    written = product.buffers(product.WRITES)
-    if norm.weight.shape[0] != norm.x.width or norm.out in written or norm.x in written:
-        return None
-    if not _is_dead(norm.out, program[start + 2 :]):
+    if product.weight.format in CODE_FORMATS or not _is_alone(norm, product, program[start + 2 :]):
         return None
     product.x, product.norm = norm.x, norm
     return [product], 2
+
+
+def _is_alone(norm: RmsNorm, product: Product | GatedProduct, rest: list[Op]) -> bool:
+    """Return whether ``product`` alone reads the norm of whole rows, and writes over nothing of it."""
+    if product.x is not norm.out or norm.x is norm.out or product.norm is not None:
+        return False
+    written = product.buffers(product.WRITES)
+    if norm.weight.shape[0] != norm.x.width or norm.out in written or norm.x in written:
+        return False
+    return _is_dead(norm.out, rest)
+
+
+# In this order: a norm goes to the products around it before it goes to the one behind it
+RULES = (
+    _qkv_post,
+    _token_attention,
+    _gated,
+    _router,
+    _expert_sum,
+    _add_norm,
+    _norm_between,
+    _norm_product,
+)

@@ -14,7 +14,7 @@ from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.embedding_triton import embedding_into
 from ftd.kernels.gated_matmul_triton import gated_matmul
-from ftd.kernels.matmul_triton import matmul
+from ftd.kernels.matmul_triton import Scaled, Scaling, matmul_into, squared_tiles
 from ftd.kernels.rms_norm_triton import rms_norm_into
 from ftd.kernels.rope_triton import rope_into
 from ftd.kernels.select_logit_rows_triton import select_logit_rows_into
@@ -136,9 +136,13 @@ class Add(Op):
 
 @dataclass(eq=False)
 class Product(Op):
-    """outs = x W^T + bias; several outs are neighbouring columns of one tensor. ``add``: outs += x W^T."""
+    """outs = x W^T + bias; several outs are neighbouring columns of one tensor. ``add``: outs += x W^T.
 
-    READS, WRITES = ("x", "added"), ("outs",)
+    norm       of x. writer: the product that scales what is normalised, if the norm lies between the two
+    following  the norm of outs that this product is the ``writer`` of
+    """
+
+    READS, WRITES = ("x", "added"), ("outs", "scaled")
     outs: list[DeviceBuffer]
     x: DeviceBuffer
     weight: DeviceMatrix
@@ -146,16 +150,28 @@ class Product(Op):
     precision: str
     add: bool = False
     norm: RmsNorm | None = None
+    writer: "Product | None" = None
+    following: RmsNorm | None = None
 
     @property
     def added(self) -> list[DeviceBuffer]:
         """What the product is added to."""
         return self.outs if self.add else []
 
+    @property
+    def scaled(self) -> DeviceBuffer | None:
+        """What the product writes for the norm behind it."""
+        return None if self.following is None else self.following.out
+
     def run(self, step: DeviceStep) -> None:
         out = joined([each.rows(step) for each in self.outs])
-        x, norm = normalised(self.x, self.norm, step)
-        matmul(x, self.weight, self.bias, self.precision, out=out, add=self.add, norm=norm)
+        x, norm = normalised(self, step)
+        scaling = None
+        if self.following is not None and step.num_tokens <= MAX_STREAMED_ROWS:
+            scaling = Scaling(self.following.weight, self.following.out.rows(step))
+        matmul_into(
+            x, self.weight, self.bias, self.precision, out=out, add=self.add, norm=norm, scaling=scaling
+        )
 
 
 @dataclass(eq=False)
@@ -169,9 +185,10 @@ class GatedProduct(Op):
     activation: Literal["silu", "gelu"]
     precision: str
     norm: RmsNorm | None = None
+    writer: Product | None = None
 
     def run(self, step: DeviceStep) -> None:
-        x, norm = normalised(self.x, self.norm, step)
+        x, norm = normalised(self, step)
         gated_matmul(x, self.weight, self.activation, self.precision, out=self.out.rows(step), norm=norm)
 
 
@@ -229,15 +246,19 @@ def joined(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def normalised(
-    x: DeviceBuffer, norm: RmsNorm | None, step: DeviceStep
-) -> tuple[torch.Tensor, tuple[torch.Tensor, float] | None]:
-    """Return the rows that a product takes and the norm that it applies to them.
+    product: Product | GatedProduct, step: DeviceStep
+) -> tuple[torch.Tensor, tuple[torch.Tensor, float] | Scaled | None]:
+    """Return the rows that a product takes and what it does to them for its norm.
 
-    Few rows are normalised by the kernel that streams the weights; many are before it, once.
+    Few rows are normalised by the kernels that stream the weights; many are before it, once.
     """
+    norm, writer = product.norm, product.writer
     if norm is None:
-        return x.rows(step), None
+        return product.x.rows(step), None
     if step.num_tokens <= MAX_STREAMED_ROWS:
-        return norm.x.rows(step), (norm.weight, norm.eps)
+        if writer is None:
+            return norm.x.rows(step), (norm.weight, norm.eps)
+        tiles = squared_tiles(writer.weight, step.num_tokens, writer.precision)
+        return norm.out.rows(step), Scaled(norm.eps, tiles)
     norm.run(step)
     return norm.out.rows(step), None

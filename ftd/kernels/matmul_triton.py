@@ -5,7 +5,7 @@ many, the weight is first made bfloat16, some rows at a time, in memory kept for
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import triton
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.product_triton import decode_kernel, prefill_kernel
+from ftd.kernels.product_triton import SQUARES, decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
 from ftd.kernels.word_product_triton import CODE_FORMATS, unit_columns
@@ -25,6 +25,8 @@ SPLIT_TOKENS = 64
 # Room for the parts of a split product, f32: 16 tokens x 8 parts x 32,768 rows; wider weights need no split.
 _PARTIAL_ITEMS = 16 * 8 * 32768
 _COUNTERS = 8192
+# Tiles of a product behind which a norm is folded: 32,768 rows in eights.
+_SQUARED_TILES = 4096
 # From so many tokens on, making a weight of so many values bfloat16 once is less work than in every tile.
 UNPACK_TOKENS = 256
 UNPACK_VALUES = 1 << 20
@@ -48,6 +50,27 @@ class Launch(NamedTuple):
     stages: int
 
 
+class Scaling(NamedTuple):
+    """What a product of at most 16 tokens leaves for the norm behind it: its sums times the norm's weights.
+
+    weight  [N] f32
+    out     [T, N] f32 or bf16, any row stride
+    """
+
+    weight: torch.Tensor
+    out: torch.Tensor
+
+
+class Scaled(NamedTuple):
+    """That a product's rows come out of the ``Scaling`` of the one before: what is left of the norm.
+
+    num_tiles  of that product, see ``squared_tiles``
+    """
+
+    eps: float
+    num_tiles: int
+
+
 def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
     """Return how a product of few tokens is launched; measured on an H200."""
     rows = weight.shape[0]
@@ -67,6 +90,11 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
     if tokens > DECODE_TOKENS:
         return Launch(64, 128, bt, parts(rows, 64, 128), 4, 3)
     return Launch(64, 128, DECODE_TOKENS, parts(rows, 64, 128), 4, 4)
+
+
+def squared_tiles(weight: DeviceMatrix, tokens: int, precision: str) -> int:
+    """Return of how many tiles of rows a product leaves the sums of squares."""
+    return int(triton.cdiv(weight.shape[0], decode_launch(weight, tokens, precision).bn))
 
 
 def in_words(weight: DeviceMatrix, precision: str) -> bool:
@@ -94,10 +122,14 @@ def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
 
 
 class _Scratch(NamedTuple):
-    """What parts of split products are stored in; counters are zero between calls."""
+    """What parts of split products are stored in, and squares until the next product has read them.
+
+    Counters are zero between calls.
+    """
 
     partial: torch.Tensor
     counters: torch.Tensor
+    squares: torch.Tensor
 
 
 _scratch: dict[torch.device, _Scratch] = {}
@@ -110,6 +142,7 @@ def scratch(device: torch.device) -> _Scratch:
         _scratch[device] = _Scratch(
             torch.empty(_PARTIAL_ITEMS, dtype=torch.float32, device=device),
             torch.zeros(_COUNTERS, dtype=torch.int32, device=device),
+            torch.zeros((_SQUARED_TILES, SQUARES.value), dtype=torch.float32, device=device),
         )
     return _scratch[device]
 
@@ -134,8 +167,7 @@ def reserve(weights: Iterable[DeviceMatrix], tokens: int, precision: str, device
     The memory is the process's: products of all programs on a device share it.
     """
     place = torch.empty(0, device=device).device  # with its number, as tensors name it
-    partial, counters = scratch(place)
-    num_bytes = partial.nbytes + counters.nbytes
+    num_bytes = sum(memory.nbytes for memory in scratch(place))
     if any(is_unpacked(weight, tokens, precision) for weight in weights):
         num_bytes += 2 * dense_scratch(place, 1).numel()
     return num_bytes
@@ -157,10 +189,11 @@ def dense_product(
     out: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
-    norm: tuple[torch.Tensor, float] | None = None,
+    norm: tuple[torch.Tensor, float] | Scaled | None = None,
     activation: Activation = "",
     precision: str = "fast",
     add: bool = False,
+    scaling: Scaling | None = None,
     launch: Launch | None = None,
 ) -> None:
     """Launch ``matmul`` or, with an activation, ``gated_matmul`` on checked arguments."""
@@ -199,19 +232,41 @@ def dense_product(
         "num_stages": launch.stages,
     }
     if decode:
-        norm_weight, eps = norm if norm is not None else (x, 0.0)
-        partial, counters = scratch(x.device)
-        decode_kernel[(tiles, launch.splits)](
-            x, planes, bias if bias is not None else x, norm_weight, out, partial, counters,
-            tokens, width, columns, eps, x.stride(0), strides, out.stride(0),
-            NORM=norm is not None, SPLIT=launch.splits > 1, STAGES=launch.stages,
-            WORDS=launch.warps if words else 0,
-            EARLY=EARLY, launch_pdl=EARLY, **meta,
-        )  # fmt: skip
+        grid, sizes = (tiles, launch.splits), (tokens, width, columns)
+        meta.update(WORDS=launch.warps if words else 0, STAGES=launch.stages)
+        _decode(x, planes, strides, out, bias, norm, scaling, grid, sizes, **meta)
         return
+    assert norm is None and scaling is None
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](
         x, planes, bias if bias is not None else x, out,
         tokens, width, columns, x.stride(0), strides, out.stride(0), GROUP=8, **meta,
+    )  # fmt: skip
+
+
+def _decode(
+    x: torch.Tensor,
+    planes: tuple[torch.Tensor, ...],
+    strides: tuple[int, ...],
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    norm: tuple[torch.Tensor, float] | Scaled | None,
+    scaling: Scaling | None,
+    grid: tuple[int, int],
+    sizes: tuple[int, int, int],
+    **meta: Any,
+) -> None:
+    """Launch ``decode_kernel``; its memory beside the arguments is the device's ``scratch``."""
+    memory = scratch(x.device)
+    num_tiles = norm.num_tiles if isinstance(norm, Scaled) else 0
+    norm_weight, eps = (x, norm.eps) if isinstance(norm, Scaled) else norm or (x, 0.0)
+    factors, scaled = (norm_weight, out) if scaling is None else scaling
+    decode_kernel[grid](
+        x, planes, bias if bias is not None else x, factors, out,
+        memory.partial, memory.counters, scaled, memory.squares,
+        *sizes, eps, num_tiles, x.stride(0), strides, out.stride(0), scaled.stride(0),
+        NORM=norm is not None and not num_tiles, SPLIT=grid[1] > 1, SCALED=scaling is not None,
+        TILES=triton.next_power_of_2(num_tiles) if num_tiles else 0,
+        EARLY=EARLY, launch_pdl=EARLY, **meta,
     )  # fmt: skip
 
 
@@ -255,9 +310,9 @@ def check(
     weight: DeviceMatrix,
     out_width: int,
     bias: torch.Tensor | None,
-    norm: tuple[torch.Tensor, float] | None,
+    norm: tuple[torch.Tensor, float] | Scaled | None,
     precision: str,
-    out: torch.Tensor | None,
+    out: torch.Tensor,
 ) -> None:
     """Raise ValueError unless the arguments fit the contracts of ``matmul`` and ``gated_matmul``."""
     expect("x", x, "float32 bfloat16", ("T", weight.shape[1]))
@@ -266,13 +321,48 @@ def check(
     if bias is not None:
         expect("bias", bias, "float32", (out_width,))
     if norm is not None:
-        expect("norm", norm[0], "float32", (weight.shape[1],))
+        if not isinstance(norm, Scaled):
+            expect("norm", norm[0], "float32", (weight.shape[1],))
         if x.shape[0] > DECODE_TOKENS:
             raise ValueError(f"a norm is part of products of at most {DECODE_TOKENS} tokens: {x.shape[0]}")
     if precision not in ("fast", "f32"):
         raise ValueError(f"precision must be one of fast f32, got {precision}")
-    if out is not None:
-        expect("out", out, "float32 bfloat16", (x.shape[0], out_width))
+    expect("out", out, "float32 bfloat16", (x.shape[0], out_width))
+
+
+def matmul_into(
+    x: torch.Tensor,
+    weight: DeviceMatrix,
+    bias: torch.Tensor | None = None,
+    precision: str = "fast",
+    *,
+    out: torch.Tensor,
+    add: bool = False,
+    norm: tuple[torch.Tensor, float] | Scaled | None = None,
+    scaling: Scaling | None = None,
+) -> torch.Tensor:
+    """Compute ``matmul`` into ``out`` and return it.
+
+    out      [T, N] f32 or bf16, any row stride
+    add      add to what is in ``out``
+    norm     (weight [K] f32, eps): x is first normalised as ``rms_norm`` does; at most 16 tokens.
+             ``Scaled``: x was scaled by the product before, which is divided by the norm of its sums
+    scaling  of the norm behind this product; at most 16 tokens
+
+    Safe under graph capture if ``scratch`` has been called for the device before.
+    Raises ValueError as ``matmul`` does.
+    """
+    check(x, weight, weight.shape[0], bias, norm, precision, out)
+    if scaling is not None:
+        expect("scaling.weight", scaling.weight, "float32", (weight.shape[0],))
+        expect("scaling.out", scaling.out, "float32 bfloat16", (x.shape[0], weight.shape[0]))
+        tiles = squared_tiles(weight, x.shape[0], precision) if x.shape[0] <= DECODE_TOKENS else 0
+        if not 0 < tiles <= _SQUARED_TILES:
+            raise ValueError(
+                f"a norm follows products of 1 to {DECODE_TOKENS} tokens and few rows: {x.shape}"
+            )
+    dense_product(x, weight, out, bias=bias, norm=norm, precision=precision, add=add, scaling=scaling)
+    return out
 
 
 def matmul(
@@ -280,30 +370,18 @@ def matmul(
     weight: DeviceMatrix,
     bias: torch.Tensor | None = None,
     precision: str = "fast",
-    *,
-    norm: tuple[torch.Tensor, float] | None = None,
-    out: torch.Tensor | None = None,
-    add: bool = False,
 ) -> torch.Tensor:
-    """Multiply rows by a weight: ``x W^T`` (+ bias), of the rows' RMS norm if ``norm`` is given.
+    """Multiply rows by a weight: ``x W^T`` (+ bias).
 
-    x       [T, K] f32 or bf16, any row stride
-    weight  [N, K] any FTW format, one slot
-    bias    [N]    f32
-    norm    (weight [K] f32, eps): x is first normalised as ``rms_norm`` does; at most 16 tokens
-    out     [T, N] f32 or bf16, any row stride; allocated in f32 if not given
-    add     add to what is in ``out``
+    x        [T, K] f32 or bf16, any row stride
+    weight   [N, K] any FTW format, one slot
+    bias     [N]    f32
+    returns  [T, N] f32
 
     precision "f32": exact weights. "fast": values of x and of the weight in bfloat16. Sums are float32.
-    Safe under graph capture if ``out`` is given and ``scratch`` has been called for the device before.
 
     Bytes moved: the planes of weight once, x and out (where T > 16: x once per tile of rows, from the L2).
     Raises ValueError if a shape or type does not fit or the precision is unknown.
     """
-    check(x, weight, weight.shape[0], bias, norm, precision, out)
-    if out is None:
-        if add:
-            raise ValueError("there is nothing to add to: out is not given")
-        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
-    dense_product(x, weight, out, bias=bias, norm=norm, precision=precision, add=add)
-    return out
+    out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
+    return matmul_into(x, weight, bias, precision, out=out)

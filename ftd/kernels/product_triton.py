@@ -5,6 +5,10 @@ weight's rows and few tokens waste little. Decode reads each byte of the weight 
 where the weight has too few rows to occupy the card, K is split, and the last program to finish a tile adds
 the parts in their order: results do not depend on which one that is. Prefill is a blocked product that
 dequantises its tiles in registers.
+
+An RMS norm between two products of few tokens needs no kernel (``scaled_norm``): the first stores its sums,
+the sums times the norm's weights, and of each of its tiles the sum of squares; the second multiplies what was
+scaled and divides by the norm at its end.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
@@ -14,6 +18,9 @@ import triton.language as tl
 from ftd.kernels.vector_product_triton import vector_products
 from ftd.kernels.weight_tile_triton import fp8_scale, half_columns, half_tiles, plain_tile
 from ftd.kernels.word_product_triton import load_order, word_products
+
+# Tokens for which a tile's sums of squares have room.
+SQUARES = tl.constexpr(16)
 
 
 @triton.jit
@@ -105,11 +112,15 @@ def tile_rows(tile, i, N, BN: tl.constexpr, GATED: tl.constexpr):
 
 @triton.jit
 def finish(
-    sums, out, bias,
-    tile, tokens, T, N, out_stride,
+    sums, out, bias, scaled, scale, squares,
+    tile, tokens, T, N, out_stride, scaled_stride,
     BN: tl.constexpr, BT: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile of sums [BN, BT] as columns of out: plus bias, gated, or added to what is there."""
+    """Store a tile of sums [BN, BT] as columns of out: plus bias, gated, or added to what is there.
+
+    SCALED: store them times ``scale`` [N] as columns of ``scaled``, and their squares' sum by token too
+    """
     if ACTIVATION != "":
         pairs = tl.permute(tl.reshape(sums, (BN // 2, 2, BT)), (0, 2, 1))
         gate, up = tl.split(pairs)
@@ -125,25 +136,41 @@ def finish(
     if ADD:
         values += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
     tl.store(pointers, values, mask=inside)
+    if SCALED:
+        factors = tl.load(scale + columns, mask=columns < N, other=0.0)
+        places = scaled + tokens.to(tl.int64)[None, :] * scaled_stride + columns[:, None]
+        tl.store(places, values * factors[:, None], mask=inside)
+        total = tl.sum(tl.where(inside, values * values, 0.0), axis=0)
+        tl.store(squares + tile * SQUARES + tokens, total, mask=tokens < SQUARES)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit
+def load_squares(squares, tokens, count, TILES: tl.constexpr):
+    """Return the sums of squares [TILES, BT] of ``count`` tiles of the product that wrote x; zeros behind."""
+    tile = tl.arange(0, TILES)
+    inside = (tile < count)[:, None] & (tokens < SQUARES)[None, :]
+    return tl.load(squares + tile[:, None] * SQUARES + tokens[None, :], mask=inside, other=0.0)
+
+
+@triton.jit(do_not_specialize=["T", "num_squares"])
 def decode_kernel(
     # pointers
-    x, planes, bias, norm_weight, out, partial, counters,
+    x, planes, bias, norm_weight, out, partial, counters, scaled, squares,
     # sizes
-    T, N, K, eps,
+    T, N, K, eps, num_squares,
     # strides
-    x_stride, strides, out_stride,
+    x_stride, strides, out_stride, scaled_stride,
     # meta
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
-    WORDS: tl.constexpr, EARLY: tl.constexpr,
+    WORDS: tl.constexpr, EARLY: tl.constexpr, SCALED: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores.
 
     WORDS: the warps of a program whose weight is read by ``word_products``, or 0
+    NORM: x is normalised, its squares are added up on the way. TILES: x was scaled by the product that wrote
+    it, whose sums of squares, at most so many, divide what comes out. SCALED: see ``finish``.
     EARLY: started while the kernel before this one ends (``early_triton``)
     """
     # ---- program ids
@@ -158,18 +185,20 @@ def decode_kernel(
         # Nothing that the kernel before this one may write is touched before the wait.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    if TILES:
+        before = load_squares(squares, tokens, num_squares, TILES)
     # ---- loop
     if BT == 1:
-        sums, squares = vector_products(
+        sums, own_squares = vector_products(
             x, planes, norm_weight, rows, begin, end, K, strides, FORMAT, NORM, BN, BK, EVEN, STAGES
         )
     elif WORDS:
-        sums, squares = word_products(
+        sums, own_squares = word_products(
             x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
             FORMAT, NORM, BN, BK, BT, WORDS, EVEN, STAGES,
         )  # fmt: skip
     else:
-        sums, squares = products(
+        sums, own_squares = products(
             x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,
             FORMAT, PLAIN, NORM, DTYPE, BN, BK, BT, EVEN, False, TAIL,
         )  # fmt: skip
@@ -181,25 +210,35 @@ def decode_kernel(
         parts = partial + tile.to(tl.int64) * (num_parts * PART)
         tl.store(parts + part * PART + place, sums)
         if NORM:
-            tl.store(parts + part * PART + BN * BT + tokens, squares)
+            tl.store(parts + part * PART + BN * BT + tokens, own_squares)
         tl.debug_barrier()
         arrived = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
         if arrived == num_parts - 1:
             sums = tl.zeros((BN, BT), tl.float32)
-            squares = tl.zeros((BT,), tl.float32)
+            own_squares = tl.zeros((BT,), tl.float32)
             for i in range(num_parts):
                 # Other programs wrote these: not from the first cache, which knows nothing of them.
                 sums += tl.load(parts + i * PART + place, cache_modifier=".cg")
                 if NORM:
-                    squares += tl.load(parts + i * PART + BN * BT + tokens, cache_modifier=".cg")
+                    own_squares += tl.load(parts + i * PART + BN * BT + tokens, cache_modifier=".cg")
             if NORM:
-                sums *= tl.rsqrt(squares / K + eps)[None, :]
-            finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+                sums *= tl.rsqrt(own_squares / K + eps)[None, :]
+            if TILES:
+                sums *= tl.rsqrt(tl.sum(before, axis=0) / K + eps)[None, :]
+            finish(
+                sums, out, bias, scaled, norm_weight, squares, tile, tokens, T, N, out_stride, scaled_stride,
+                BN, BT, ACTIVATION, BIAS, ADD, SCALED,
+            )  # fmt: skip
             tl.store(counters + tile, 0)
     else:
         if NORM:
-            sums *= tl.rsqrt(squares / K + eps)[None, :]
-        finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+            sums *= tl.rsqrt(own_squares / K + eps)[None, :]
+        if TILES:
+            sums *= tl.rsqrt(tl.sum(before, axis=0) / K + eps)[None, :]
+        finish(
+            sums, out, bias, scaled, norm_weight, squares, tile, tokens, T, N, out_stride, scaled_stride,
+            BN, BT, ACTIVATION, BIAS, ADD, SCALED,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -231,4 +270,7 @@ def prefill_kernel(
         x, planes, x, tl.minimum(tokens, T - 1), rows, 0, K, T, K, x_stride, strides,
         FORMAT, PLAIN, False, DTYPE, BN, BK, BT, EVEN, True, TAIL,
     )  # fmt: skip
-    finish(sums, out, bias, tile, tokens, T, N, out_stride, BN, BT, ACTIVATION, BIAS, ADD)
+    finish(
+        sums, out, bias, out, out, out, tile, tokens, T, N, out_stride, 0,
+        BN, BT, ACTIVATION, BIAS, ADD, False,
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DTYPES, DeviceMatrix
 from ftd.kernels.embedding_triton import embedding
 from ftd.kernels.gated_matmul_triton import gated_matmul
-from ftd.kernels.matmul_triton import matmul
+from ftd.kernels.matmul_triton import Scaled, Scaling, matmul, matmul_into
 from ftd.kernels.quant import FORMATS
 
 # A thread's registers in memory that cost nothing to speak of.
@@ -34,7 +34,11 @@ def products_of(name: str) -> None:
     for tokens in (1, 8, 16, 64, 65, 257):
         x = torch.zeros((tokens, 2048))
         narrow = x.to(torch.bfloat16)
-        matmul(narrow, weight, out=torch.zeros((tokens, 4096), dtype=torch.bfloat16))
+        matmul_into(narrow, weight, out=torch.zeros((tokens, 4096), dtype=torch.bfloat16))
+        if tokens <= 16:
+            scaling = Scaling(torch.ones(4096), torch.zeros((tokens, 4096), dtype=torch.bfloat16))
+            matmul_into(narrow, weight, out=torch.zeros((tokens, 4096)), add=True, scaling=scaling)
+            gated_matmul(narrow, weight, "silu", norm=Scaled(1e-6, 512), out=narrow.new_empty((tokens, 2048)))
         norm = (torch.ones(2048), 1e-6) if tokens <= 16 else None
         gated_matmul(x if norm else narrow, weight, "silu", norm=norm, out=narrow.new_empty((tokens, 2048)))
     for tokens in (1, 65):

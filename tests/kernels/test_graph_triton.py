@@ -108,6 +108,38 @@ def test_a_norm_before_a_product_of_codes_stays_a_launch_of_its_own() -> None:
     assert [type(op).__name__ for op in fuse(g._program)] == ["RmsNorm", "Product"]
 
 
+def record_two_products(g: Any, read_again: bool) -> Any:
+    """x += a product, the norm of x, a product of that, which may be read again."""
+    x, normed, out = g.buffer(32), g.buffer(32), g.buffer(32)
+    g.embedding(x, matrix(8, 32, 1), 2.0)
+    g.embedding(normed, matrix(8, 32, 2), 1.0)
+    g.linear_add(x, normed, matrix(32, 32, 3))
+    g.rms_norm(normed, x, np.linspace(0.5, 1.5, 32, dtype=np.float32), 1e-2)
+    g.linear(out, normed, matrix(32, 32, 4))
+    if read_again:
+        g.add(out, normed, 1.0)
+    g.add(out, x, 1.0)
+    rows = g.logit_buffer(32)
+    g.select_logit_rows(rows, out)
+    return rows
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_norm_between_two_products_is_folded_into_them_if_nothing_else_reads_it(read_again: bool) -> None:
+    views = []
+    for g in graphs():
+        rows = record_two_products(g, read_again)
+        if isinstance(g, CudaGraph):
+            names = [type(op).__name__ for op in fuse(g._program)]
+            assert ("RmsNorm" in names) == read_again, names
+            rows = record_two_products(g := graphs()[1], read_again)
+        g.finish()
+        for _ in range(2):
+            g.run(*STEP)
+        views.append(g.view(rows).copy())
+    np.testing.assert_allclose(views[1], views[0], rtol=1e-4, atol=1e-4)
+
+
 def record_experts(g: Any) -> tuple[Any, Any]:
     """Norm, router, choice, experts, their sum."""
     x, normed, logits, mixed = (g.buffer(width) for width in (32, 32, 8, 32))

@@ -11,7 +11,15 @@ from weights import random_matrix
 from ftd.kernels import matmul_triton
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.matmul_triton import Launch, dense_product, matmul
+from ftd.kernels.matmul_triton import (
+    Launch,
+    Scaled,
+    Scaling,
+    dense_product,
+    matmul,
+    matmul_into,
+    squared_tiles,
+)
 from ftd.kernels.quant import FORMATS, QuantMatrix
 from ftd.kernels.rms_norm_ref import rms_norm
 
@@ -79,7 +87,7 @@ def test_bias_add_and_columns_of_wider_buffers(tokens: int, rng: np.random.Gener
     target = torch.full((tokens, 100), 7.0, device=device)
     target[:, 8:48] = torch.from_numpy(before)
     arguments = (source[:, 16:112], upload(weight, device), torch.from_numpy(bias).to(device), "f32")
-    matmul(*arguments, out=target[:, 8:48], add=True)
+    matmul_into(*arguments, out=target[:, 8:48], add=True)
     assert_product(target[:, 8:48] - torch.from_numpy(before + bias).to(device), x, weight, "f32")
     assert (target[:, :8] == 7).all() and (target[:, 48:] == 7).all()
 
@@ -88,7 +96,7 @@ def test_bf16_in_and_out(rng: np.random.Generator, device: str) -> None:
     weight = random_matrix("bf16", 32, 128, rng)
     x = torch.from_numpy(rng.standard_normal((4, 128), np.float32)).to(torch.bfloat16)
     out = torch.empty((4, 32), dtype=torch.bfloat16, device=device)
-    assert matmul(x.to(device), upload(weight, device), out=out) is out
+    assert matmul_into(x.to(device), upload(weight, device), out=out) is out
     assert_product(out, x.float().numpy(), weight, "fast")
 
 
@@ -99,8 +107,40 @@ def test_norm_before_the_product(name: str, precision: str, rng: np.random.Gener
     x = 3.0 * rng.standard_normal((1 if name == "q4_k" else 3, weight.shape[1]), np.float32)
     norm_weight = rng.standard_normal(weight.shape[1]).astype(np.float32)
     norm = (torch.from_numpy(norm_weight).to(device), 1e-2)
-    actual = matmul(torch.from_numpy(x).to(device), upload(weight, device), None, precision, norm=norm)
+    actual = torch.empty((len(x), 37), device=device)
+    matmul_into(
+        torch.from_numpy(x).to(device), upload(weight, device), None, precision, out=actual, norm=norm
+    )
     assert_product(actual, rms_norm(x, norm_weight, 1e-2), weight, precision)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 16])
+@pytest.mark.parametrize(
+    ("first", "second", "precision"),
+    [("q4_0", "q4_0", "fast"), ("bf16", "q8_0", "fast"), ("q4_k", "bf16", "fast"), ("q4_0", "bf16", "f32")],
+)
+def test_a_norm_between_two_products(
+    first: str, second: str, precision: str, tokens: int, rng: np.random.Generator, device: str
+) -> None:
+    weights = random_matrix(first, 512, 256, rng), random_matrix(second, 37, 512, rng)
+    x, before = rng.standard_normal((tokens, 256), np.float32), rng.standard_normal((tokens, 512), np.float32)
+    norm_weight = rng.standard_normal(512).astype(np.float32)
+    on_device = [upload(weight, device) for weight in weights]
+    stream = torch.tensor(before, device=device)
+    kind = torch.float32 if precision == "f32" else torch.bfloat16
+    scaled = torch.full((tokens, 600), 7.0, device=device, dtype=kind)
+    scaling = Scaling(torch.from_numpy(norm_weight).to(device), scaled[:, 8:520])
+    matmul_into(
+        torch.from_numpy(x).to(device), on_device[0], None, precision, out=stream, add=True, scaling=scaling
+    )
+    assert_product(stream - torch.from_numpy(before).to(device), x, weights[0], precision)
+    sums = stream.cpu().numpy()
+    assert (scaled[:, :8] == 7).all() and (scaled[:, 520:] == 7).all()
+    np.testing.assert_allclose(scaling.out.float().cpu(), sums * norm_weight, rtol=2**-7)
+    out = torch.empty((tokens, 37), device=device)
+    norm = Scaled(1e-2, squared_tiles(on_device[0], tokens, precision))
+    matmul_into(scaling.out, on_device[1], None, precision, out=out, norm=norm)
+    assert_product(out, rms_norm(sums, norm_weight, 1e-2), weights[1], precision)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +217,8 @@ def test_reserve_counts_room_for_unpacked_weights_only_where_they_are(
 def test_rows_of_zeros_and_of_padding_stay_finite(rng: np.random.Generator, device: str) -> None:
     weight = random_matrix("q4_0", 16, 64, rng)
     norm = (torch.ones(64, device=device), 1e-6)
-    out = matmul(torch.zeros((4, 64), device=device), upload(weight, device), norm=norm)
+    out = torch.full((4, 16), 7.0, device=device)
+    matmul_into(torch.zeros((4, 64), device=device), upload(weight, device), out=out, norm=norm)
     assert (out == 0).all()
 
 
@@ -196,14 +237,24 @@ def test_no_tokens(rng: np.random.Generator, device: str) -> None:
         ({"precision": "f16"}, "precision must be one of"),
         ({"norm": (torch.ones(63), 0.0)}, "norm must be float32"),
         ({"x": torch.zeros(17, 64), "norm": (torch.ones(64), 0.0)}, "at most 16 tokens"),
-        ({"add": True}, "nothing to add to"),
+        ({"scaling": Scaling(torch.ones(15), torch.ones(2, 16))}, "scaling.weight must be float32"),
+        ({"scaling": Scaling(torch.ones(16), torch.ones(2, 15))}, "scaling.out must be"),
+        (
+            {
+                "x": torch.zeros(17, 64),
+                "out": torch.zeros(17, 16),
+                "scaling": Scaling(torch.ones(16), torch.ones(17, 16)),
+            },
+            "a norm follows products of 1 to 16 tokens",
+        ),
     ],
 )
 def test_wrong_arguments(change: dict[str, Any], match: str, rng: np.random.Generator) -> None:
     weight = upload(random_matrix("bf16", 16, 64, rng), "cpu")
     arguments: dict[str, Any] = {"x": torch.zeros(2, 64), "weight": weight, **change}
+    arguments.setdefault("out", torch.zeros(len(arguments["x"]), 16))
     with pytest.raises(ValueError, match=match):
-        matmul(**arguments)
+        matmul_into(**arguments)
 
 
 def test_weights_in_several_slots_are_refused(rng: np.random.Generator) -> None:
