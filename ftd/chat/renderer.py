@@ -99,7 +99,7 @@ class _Worker:
             except (asyncio.IncompleteReadError, ConnectionError, ValueError) as exc:
                 await self._kill()
                 raise InvalidTemplate(f"template ended its process: {exc}") from exc
-            except BaseException:
+            except BaseException:  # cancelled: the answer would be taken for that of the next request
                 await self._kill()
                 raise
         if reply.get("status") == "ok":
@@ -126,7 +126,7 @@ class _Worker:
         )
         try:
             await asyncio.wait_for(self._read(self._process), START_LIMIT_S)
-        except BaseException:
+        except BaseException:  # cancelled, or it does not come up: the next request starts another
             await self._kill()
             raise
         _log.debug(log.fields("render worker started", kind=self._kind, pid=self._process.pid))
