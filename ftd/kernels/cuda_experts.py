@@ -186,9 +186,11 @@ class CachedExperts(Experts):
             return
         if self.row == 0:
             pool.advance()
-            pool.begin_layers()
+            pool.begin_layers(num)
+        ids = pool.share(self.row, x, ids, weights)
         pool.await_layer(self.row)
         bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
         self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
         pool.seed(self.row, ids)
         pool.leave_layer(self.row)
+        pool.collect_share(self.row, out, self.scale)

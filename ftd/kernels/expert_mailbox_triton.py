@@ -37,6 +37,7 @@ COLLECTED_TOKENS, COLLECTED_VALUES = 16, 8192
 MAX_LOOKS = 200_000
 _PROBED_LOOKS, _INTERPRETED_LOOKS = 2_000, 200
 
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 _IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 _FAILED = tl.constexpr(FAILED)
 _DONE, _POISON, _TOKENS, _LAYER = (tl.constexpr(word) for word in (DONE, POISON, TOKENS, LAYER))
@@ -50,7 +51,8 @@ class Mailbox:
     on_cpu   [T, K] i32   the layer's experts that the CPU runs, -1 elsewhere
     weights  [T, K] f32
     x        [T, D] f32 or bf16
-    out      [T, D] f32
+    out      [N, D] f32   of up to N tokens
+    many     [T, D] of x's dtype, in the same memory: of more
     sent     [2]    i32   on the device: number of the last message, and of the one that was given up
     """
 
@@ -59,12 +61,16 @@ class Mailbox:
     weights: torch.Tensor
     x: torch.Tensor
     out: torch.Tensor
+    many: torch.Tensor
     sent: torch.Tensor
 
     @staticmethod
-    def num_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> int:
-        """Return the bytes of pinned memory for steps of ``tokens``; each part begins at a multiple of 64."""
-        return sum(_part_bytes(tokens, chosen, width, dtype))
+    def num_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype, most: int = 0) -> int:
+        """Return the bytes of pinned memory; each part begins at a multiple of 64.
+
+        Sums of up to ``tokens`` are f32. most: tokens of the largest step, if that is not all.
+        """
+        return sum(_part_bytes(tokens, chosen, width, dtype, max(tokens, most)))
 
     @classmethod
     def place(
@@ -76,21 +82,24 @@ class Mailbox:
         dtype: torch.dtype,
         device: str,
         clear: bool = True,
+        most: int = 0,
     ) -> "Mailbox":
         """Lay a mailbox out in ``memory`` u8, which is pinned; the card's side clears it first."""
-        sizes = _part_bytes(tokens, chosen, width, dtype)
+        most = max(tokens, most)
+        sizes = _part_bytes(tokens, chosen, width, dtype, most)
         if memory.nbytes < sum(sizes) or memory.data_ptr() % 64:
             raise ValueError(f"a mailbox of {sum(sizes)} bytes at 64 does not fit {memory.nbytes} bytes")
         if clear:
             memory.zero_()
         parts = torch.split(memory[: sum(sizes)], sizes)
-        pairs, values = tokens * chosen, tokens * width
+        pairs, values = most * chosen, most * width
         return cls(
             parts[0].view(torch.int32),
-            parts[1].view(torch.int32)[:pairs].view(tokens, chosen),
-            parts[2].view(torch.float32)[:pairs].view(tokens, chosen),
-            parts[3].view(dtype)[:values].view(tokens, width),
-            parts[4].view(torch.float32)[:values].view(tokens, width),
+            parts[1].view(torch.int32)[:pairs].view(most, chosen),
+            parts[2].view(torch.float32)[:pairs].view(most, chosen),
+            parts[3].view(dtype)[:values].view(most, width),
+            parts[4].view(torch.float32)[: tokens * width].view(tokens, width),
+            parts[4].view(dtype)[:values].view(most, width),
             torch.zeros(2, dtype=torch.int32, device=device),
         )
 
@@ -99,9 +108,9 @@ class Mailbox:
         return self.sent, *(part.data_ptr() for part in (self.words, self.on_cpu, self.weights, self.x))
 
 
-def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype) -> list[int]:
-    pairs, values = tokens * chosen, tokens * width
-    items = [4 * HEADER_WORDS, 4 * pairs, 4 * pairs, values * dtype.itemsize, 4 * values]
+def _part_bytes(tokens: int, chosen: int, width: int, dtype: torch.dtype, most: int) -> list[int]:
+    pairs, x_bytes = most * chosen, most * width * dtype.itemsize
+    items = [4 * HEADER_WORDS, 4 * pairs, 4 * pairs, x_bytes, max(x_bytes, 4 * tokens * width)]
     return [-(-size // 64) * 64 for size in items]
 
 
@@ -154,6 +163,22 @@ def send(
     _ring(words, number)
 
 
+@triton.jit(do_not_specialize=["T", "layer"])
+def _announce(sent, words, T, layer):
+    word = words.to(tl.pointer_type(tl.int32))
+    tl.store(word + _TOKENS, T)
+    tl.store(word + _LAYER, layer)
+    number = tl.load(sent) + 1
+    tl.debug_barrier()
+    tl.store(sent, number)
+    _ring(words, number)
+
+
+def ring(mailbox: Mailbox, tokens: int, layer: int) -> None:
+    """Let the workers begin with a message that lies in the mailbox."""
+    _announce[(1,)](mailbox.sent, mailbox.words.data_ptr(), tokens, layer, num_warps=1)
+
+
 @triton.jit(do_not_specialize=["T", "max_looks"])
 def _collect(
     # pointers
@@ -163,7 +188,7 @@ def _collect(
     # strides
     out_stride,
     # meta
-    EACH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    EACH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, ANSWER: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Wait for the answer and add a program's rows of it to out; ``words``, ``answer`` are addresses."""
     if EARLY:
@@ -181,7 +206,7 @@ def _collect(
         looks += 1
     if done == number and poison == 0:
         tl.debug_barrier()  # no thread reads rows before the one that saw the answer
-        rows = tl.multiple_of(answer.to(tl.pointer_type(tl.float32)), 16)
+        rows = tl.multiple_of(answer.to(tl.pointer_type(ANSWER)), 16)
         begin = tl.program_id(0) * EACH
         for first in range(begin, tl.minimum(begin + EACH, T), TOKENS):
             token = (first + tl.arange(0, TOKENS))[:, None]
@@ -189,7 +214,8 @@ def _collect(
                 column = (left + tl.arange(0, BLOCK))[None, :]
                 inside = (token < T) & (column < D)
                 target = out + token * out_stride + column
-                values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv") * scale
+                values = tl.load(rows + token * D + column, mask=inside, cache_modifier=".cv")
+                values = values.to(tl.float32) * scale
                 values += tl.load(target, mask=inside).to(tl.float32)
                 tl.store(target, values, mask=inside)
     elif poison == 0:
@@ -205,15 +231,36 @@ def collect(
     max_looks: int = MAX_LOOKS,
 ) -> None:
     """Wait for the workers' answer; add scale * it to ``out`` [T, D] f32 or bf16. Safe under capture."""
-    tokens, width = out.shape
     expect("out", out, "float32 bfloat16", ("T", mailbox.out.shape[1]))
-    rows = min(triton.next_power_of_2(tokens), 4)
+    _launch_collect(mailbox, mailbox.out, out, num_on_cpu, scale, max_looks)
+
+
+def collect_many(mailbox: Mailbox, out: torch.Tensor, scale: float, max_looks: int = MAX_LOOKS) -> None:
+    """Do the same for a message of more tokens than ``mailbox.out`` has, which was sent."""
+    expect("out", out, "float32 bfloat16", ("T", mailbox.out.shape[1]))
+    asked = mailbox.sent[:1]  # the number of a message: not 0
+    # One program waits, the others look once
+    _launch_collect(mailbox, mailbox.many, out[:0], asked, scale, max_looks)
+    _launch_collect(mailbox, mailbox.many, out, asked, scale, max_looks)
+
+
+def _launch_collect(
+    mailbox: Mailbox,
+    answer: torch.Tensor,
+    out: torch.Tensor,
+    num_on_cpu: torch.Tensor,
+    scale: float,
+    max_looks: int,
+) -> None:
+    tokens, width = out.shape
+    rows = min(triton.next_power_of_2(max(tokens, 1)), 4)
     columns = min(triton.next_power_of_2(width), COLLECTED_VALUES // rows)
-    programs = triton.cdiv(tokens, COLLECTED_TOKENS)
+    programs = max(triton.cdiv(tokens, COLLECTED_TOKENS), 1)
     _collect[(programs,)](
-        out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), mailbox.out.data_ptr(),
-        tokens, width, float(scale), max_looks // programs, out.stride(0),
-        EACH=COLLECTED_TOKENS, TOKENS=rows, BLOCK=columns, num_warps=4 if rows == 1 else 8, **early(out),
+        out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), answer.data_ptr(),
+        tokens, width, float(scale), max(max_looks // programs, 1), out.stride(0),
+        EACH=COLLECTED_TOKENS, TOKENS=rows, BLOCK=columns, ANSWER=_DTYPES[answer.dtype],
+        num_warps=4 if rows == 1 else 8, **early(out),
     )  # fmt: skip
 
 

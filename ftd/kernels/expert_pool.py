@@ -10,7 +10,8 @@ one that runs on the processor and is hot enough is fetched beside the step, for
 
 A prefill of many tokens uses nearly all experts of a layer: the copy engine brings those that are in no slot
 to one half of the staged slots while the layer before computes from the other half; what is resident is read
-in place. What a prompt's last tokens use most then moves from there to the coldest slots, for decode.
+in place. What a prompt's last tokens use most then moves from there to the coldest slots, for decode. Where
+the processor is quick with many rows it runs some of the others in place (``expert_prompts``).
 
 Where the system refuses to lock host memory, no kernel can read it: the processor runs all that is in no
 slot, and prompts still stage layers.
@@ -29,6 +30,7 @@ from ftd.errors import EngineError, OutOfMemory
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
+from ftd.kernels.expert_prompts import PromptShare, Share
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.host_lock import HostLocks
 from ftd.kernels.quant import BankMatrix, ExpertBank
@@ -87,6 +89,7 @@ class ExpertPool:
         self._copies = torch.cuda.Stream() if beside else None
         self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
+        self.prompts: PromptShare | None = None
         self._max_looks = MAX_LOOKS
         self._worker: ExpertWorker | None = None
         self._held = np.full(total, -1, np.int32)
@@ -103,20 +106,30 @@ class ExpertPool:
         ]
         self.formats: set[str] = set()
 
-    def use_processor(self, threads: "Pool", width: int, precision: str) -> None:
-        """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``."""
+    def use_processor(self, threads: "Pool", width: int, precision: str, prompt_tokens: int = 0) -> None:
+        """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``.
+
+        prompt_tokens: of the longest step that leaves it some of what would be staged, if ``share_prompts``
+        says so.
+        """
         from ftd.kernels._expert_worker_cy import ExpertWorker  # compiled; others have no use for it
 
         dtype = torch.float32 if precision == "f32" else torch.bfloat16
         shape = (self._max_rows, self._num_chosen, width)
-        size = Mailbox.num_bytes(*shape, dtype) + 64
+        size = Mailbox.num_bytes(*shape, dtype, prompt_tokens) + 64
         memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.device != "cpu")
         memory = memory[-memory.data_ptr() % 64 :]
-        self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device)
+        self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device, most=prompt_tokens)
         self._max_looks = looks_in(box, WORKER_WAIT_S)
-        x = (box.x.view(torch.uint16) if precision == "fast" else box.x).numpy()
-        parts = (box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy(), x, box.out.numpy())
-        self._worker = ExpertWorker(threads, *parts, precision)
+        parts = [box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy()]
+        if precision == "f32":
+            self._worker = ExpertWorker(threads, *parts, box.x.numpy(), box.many.numpy(), precision)
+        else:
+            x, many = (each.view(torch.uint16).numpy() for each in (box.x, box.many))
+            self._worker = ExpertWorker(threads, *parts, x, box.out.numpy(), precision, many)
+        if prompt_tokens > self._max_rows:
+            config = self.config
+            self.prompts = PromptShare(box, config.num_layers, config.num_experts, self._max_looks)
 
     def add(self, bank: ExpertBank, activation: str = "silu", limit: float = 7.0) -> int:
         """Pin ``bank``, fill its share of the slots and return its row; banks come in the order of layers."""
@@ -216,6 +229,11 @@ class ExpertPool:
         else:
             self.state.set_quota([0] * (self.config.num_experts + 1), (0,))
 
+    def share_prompts(self, share: Share | None) -> None:
+        """Say how many experts of long steps run on the processor; None: none do."""
+        if self.prompts is not None:
+            self.prompts.share_of = share if self.is_locked else None
+
     def fetch(self, rows: torch.Tensor, count: torch.Tensor) -> None:
         """Copy ``count`` [1] experts to slots, rows [N, 2] of flat id and slot; for measurements."""
         self._fill(rows, count)
@@ -240,9 +258,11 @@ class ExpertPool:
         staged = self._identity[first : first + config.num_experts]
         return DeviceBank(layer, matrices, torch.where(resident >= 0, resident, staged))
 
-    def begin_layers(self) -> None:
+    def begin_layers(self, num_tokens: int) -> None:
         """Learn which experts are in slots and begin to stage the first layers. Waits for the device."""
         self._held = self.state.slot_of.cpu().numpy()
+        if self.prompts is not None:
+            self.prompts.choose(num_tokens, self._held, self.state.score.cpu().numpy())
         self._staged.clear()
         for row in range(self.config.staged_layers):
             self._stage(row)
@@ -252,6 +272,15 @@ class ExpertPool:
         event = self._staged.pop(row)
         if event is not None:
             torch.cuda.current_stream().wait_event(event)
+
+    def share(self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Ask the processor for its part of a layer that is staged; return ids, -1 where it computes."""
+        return ids if self.prompts is None else self.prompts.send(row, x, ids, weights)
+
+    def collect_share(self, row: int, out: torch.Tensor, scale: float) -> None:
+        """Add scale * what the processor computed of a layer to ``out``."""
+        if self.prompts is not None:
+            self.prompts.collect(row, out, scale)
 
     def leave_layer(self, row: int) -> None:
         """Begin to stage the next layer that lies where this one does, which has been launched."""
@@ -273,8 +302,13 @@ class ExpertPool:
         fill(placement.fetch, placement.counts, bases, self._slots, config.num_experts, config.record_bytes)
 
     def counters(self) -> dict[str, int]:
-        """Return what ``Residency`` has counted, and the experts ``staged``. Waits for the device."""
-        return dict(zip(COUNTERS, self.state.counters.tolist(), strict=True)) | {"staged": self._num_staged}
+        """Return what ``Residency`` has counted, and the experts ``staged`` and, instead, ``shared``.
+
+        Waits for the device.
+        """
+        counted = dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
+        shared = 0 if self.prompts is None else self.prompts.num_shared
+        return counted | {"staged": self._num_staged, "shared": shared}
 
     def quota_of_one(self) -> list[int]:
         """Return how many of m = 0, 1, … misses are fetched in steps of one token. Waits for the device."""
@@ -346,7 +380,10 @@ class ExpertPool:
         if config.whole_layers:
             held = np.full_like(held, -1)
         first = self._first_staged(row)
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], (held < 0).view(np.int8), [0]))))
+        missing = held < 0
+        if self.prompts is not None:
+            missing &= ~self.prompts.ours[row]
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], missing.view(np.int8), [0]))))
         with self._beside(self._copies):
             for begin, end in edges.reshape(-1, 2):
                 target = self._slots[first + begin : first + end]

@@ -11,8 +11,10 @@ from ftd.engine.expert_cache import EPOCH_HALF_LIVES, Clock
 from ftd.engine.model import Model
 from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_rates
 from ftd.kernels._pool import Pool
+from ftd.kernels.expert_mailbox_triton import Mailbox
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_prompts import PromptShare
 from ftd.kernels.expert_split import NUM_SIZES
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
@@ -49,7 +51,7 @@ def build(
     device = "cpu" if place.name == "interpreter" else "cuda"
     pool = ExpertPool(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
     if threads is not None:
-        pool.use_processor(threads, oracle.hyperparameters["hidden_size"], "f32")
+        pool.use_processor(threads, oracle.hyperparameters["hidden_size"], "f32", prompt_tokens=16)
 
     def make_graph(*args: object, **options: object) -> object:
         return place.make_graph(*args, **options, experts=pool)
@@ -113,6 +115,50 @@ def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float) -
         pool.check()
         assert pool.counters()["on_cpu"] > 0
         pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_slots", "count"), [(5, 0), (5, 3), (0, 16)])
+def test_logits_do_not_depend_on_who_computes_of_a_prompt(
+    oracle: tiny.Tiny, num_slots: int, count: int
+) -> None:
+    with Pool(2) as threads:
+        model, pool = build(oracle, num_slots, "decayed", 0.5, threads)
+        asked: list[tuple[int, int]] = []
+
+        def share(tokens: int, missing: int) -> int:
+            asked.append((tokens, missing))
+            return min(count, missing)
+
+        pool.share_prompts(share)
+        theirs = oracle.logits(PROMPT[:40])
+        ours = [run(model, [(0, PROMPT[:12], 0)])]
+        total = pool.config.num_layers * pool.config.num_experts
+        missing = total - num_slots
+        assert {tokens for tokens, _ in asked} == {12} and sum(each for _, each in asked) == missing
+        shared = sum(min(count, each) for _, each in asked)
+        assert pool.counters()["shared"] == shared and pool.counters()["staged"] == missing - shared
+        ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(12, 16)]
+        asked.clear()
+        ours += [run(model, [(0, PROMPT[16:40], 16)])]  # more tokens than the mailbox has rows
+        assert not asked and pool.counters()["shared"] == shared
+        assert_close(np.concatenate(ours), theirs)
+        pool.check()
+        pool.close()
+
+
+def test_the_coldest_of_missing_experts_are_the_processors() -> None:
+    memory = torch.zeros(Mailbox.num_bytes(2, 2, 32, torch.float32, 8) + 64, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 64 :]
+    share = PromptShare(Mailbox.place(memory, 2, 2, 32, torch.float32, "cpu", most=8), 2, 4, 1)
+    held, score = np.array([3, -1, -1, -1, -1, -1, 0, 1]), np.array([0, 5, 2, 9, 1, 1, 0, 0])
+    share.choose(8, held.astype(np.int32), score)
+    assert not share.ours.any()
+    share.share_of = lambda tokens, missing: min(missing - 1, 2)
+    share.choose(8, held.astype(np.int32), score)
+    assert share.ours.tolist() == [[False, True, True, False], [True, False, False, False]]
+    share.choose(9, held.astype(np.int32), score)
+    assert not share.ours.any()
 
 
 def test_a_split_is_measured_and_the_pool_is_as_before(oracle: tiny.Tiny) -> None:

@@ -219,8 +219,7 @@ private:
             a.scratch = scratch;
             a.scratch_stride = 0;
             if (tokens <= max_floats_) a.out_bfloats = nullptr;
-            const int64_t parts = (tokens < MANY_TOKENS ? PARTS_OF_MORE : 1) * num_threads_;
-            m->share_out_many(parts, rows_ && !a.bfloats);
+            m->share_out_many(PARTS_OF_MORE * num_threads_, rows_ && !a.bfloats);
             return true;
         }
         a.out_bfloats = nullptr;
@@ -346,7 +345,6 @@ private:
     static constexpr int64_t NONE = -1;
     static constexpr int64_t SPENT = 0xffffffff;             // of items handed out: there are no more
     static constexpr int64_t PARTS_OF_MORE = 2;              // parts of a thread in a stage of several tokens
-    static constexpr int32_t MANY_TOKENS = 512;              // each part reads all rows: the fewer, the better
 
     const int32_t num_threads_;
     const std::vector<int> cores_;
