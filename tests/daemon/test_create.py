@@ -1,18 +1,13 @@
 """Checked against the texts and layer digests of the reference page; the weights are a tiny GGUF file."""
 
 import asyncio
-import functools
-import hashlib
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import checkpoint_bytes
 import freetoken_bytes
-import gguf_bytes
 import pytest
-import pytest_asyncio
 
 from ftd.chat.renderer import Renderer
 from ftd.chat.templates import ChatTemplate
@@ -22,59 +17,20 @@ from ftd.daemon.create import convert, create
 from ftd.daemon.create_request import check_request
 from ftd.daemon.modelinfo import read_model
 from ftd.errors import (
-    BlobNotFound,
-    FtdError,
-    InvalidCheckpoint,
-    InvalidGguf,
-    InvalidRequest,
-    InvalidTemplate,
-    ModelNotFound,
     Unsupported,
 )
-from ftd.ftw import import_gguf
-from ftd.ftw.gguf import GgufFile
-from ftd.ftw.writer import FtwWriter
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, build_manifest
 from ftd.registry.store import Store
+from tests.daemon.creating import BARE, JINJA, MODEL, files_in, made, upload, upload_checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-JINJA = "{{ messages[0].content }}"
-MODEL = gguf_bytes.gguf(*gguf_bytes.model(**{"tokenizer.chat_template": JINJA}))
-UNPARSED = gguf_bytes.gguf(*gguf_bytes.model(**{"tokenizer.chat_template": "{% if %}"}))
-BARE = gguf_bytes.gguf(*gguf_bytes.model())
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def renderer() -> AsyncIterator[Renderer]:
-    """A render worker for all tests."""
-    async with Renderer() as renderer:
-        yield renderer
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """An empty store."""
-    return Store(tmp_path)
-
-
-def upload(store: Store, data: bytes = MODEL) -> dict[str, str]:
-    return {"model.gguf": store.blobs.put(data)[0]}
-
-
-async def made(store: Store, renderer: Renderer, **body: Any) -> list[dict[str, Any]]:
-    return [status async for status in create(store, check_request({"model": "m", **body}), renderer)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("nothing_unfinished")]
 
 
 def digest_of(store: Store, name: str, media_type: str) -> str:
     layer = store.read(parse_name(name)).layer(media_type)
     assert layer is not None
     return layer.digest.removeprefix("sha256:")
-
-
-def files_in(store: Store) -> list[str]:
-    return sorted(path.name for path in store.blobs.folder.iterdir())
 
 
 async def test_from_a_file(store: Store, renderer: Renderer) -> None:
@@ -86,12 +42,6 @@ async def test_from_a_file(store: Store, renderer: Renderer) -> None:
     assert (info.config.architecture, info.template.kind, info.template.text) == ("llama", "jinja", JINJA)
     assert set(info.blob_paths) == {blob.digest for blob in info.config.blobs}
     assert info.details["family"] == "llama" and info.details["quantization_level"]
-
-
-def upload_checkpoint(store: Store, folder: Path, **side: Any) -> dict[str, str]:
-    """Put a mixture-of-experts checkpoint into the store; return its files as a client names them."""
-    files = checkpoint_bytes.save(folder, *checkpoint_bytes.mixtral(), shards=2, **side)
-    return {f"hf/{name}": store.blobs.put(path.read_bytes())[0] for name, path in files.items()}
 
 
 async def test_from_a_checkpoint(store: Store, renderer: Renderer, tmp_path: Path) -> None:
@@ -119,14 +69,6 @@ async def test_from_a_folder_of_freetoken(store: Store, renderer: Renderer, tmp_
     info = read_model(store, parse_name("m"))
     assert (info.config.architecture, info.config.provenance["source"]) == ("mixtral", "ftw")
     assert len(info.blob_paths) == 2
-
-
-async def test_a_broken_checkpoint_leaves_nothing(store: Store, renderer: Renderer, tmp_path: Path) -> None:
-    files = upload_checkpoint(store, tmp_path / "hf")
-    del files["hf/model-00002-of-00002.safetensors"]
-    with pytest.raises(InvalidCheckpoint, match=r"model-00002-of-00002\.safetensors is missing"):
-        await made(store, renderer, files=files)
-    assert store.list() == []
 
 
 async def test_gguf_files_are_not_quantised_twice(store: Store, renderer: Renderer) -> None:
@@ -227,54 +169,6 @@ async def test_a_model_without_template_says_so(store: Store, renderer: Renderer
     assert read_model(store, parse_name("m")).template.kind == "none"
 
 
-BROKEN: dict[str, tuple[dict[str, Any], bytes, type[FtdError]]] = {
-    "truncated": ({}, MODEL[:-1000], InvalidGguf),
-    "header only": ({}, MODEL[:40], InvalidGguf),
-    "no GGUF": ({}, b"PK\x03\x04 this is no model", InvalidRequest),
-    "empty": ({}, b"", InvalidRequest),
-    "Go template": ({"template": "{{ Prompt }}"}, MODEL, InvalidTemplate),
-    "Jinja template": (
-        {},
-        UNPARSED,
-        InvalidTemplate,
-    ),
-    "parameter": ({"parameters": {"num_ctx": "many"}}, MODEL, InvalidRequest),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-async def test_nothing_is_left_after_a_failure(name: str, store: Store, renderer: Renderer) -> None:
-    body, data, error = BROKEN[name]
-    files = upload(store, data)
-    with pytest.raises(error):
-        await made(store, renderer, files=files, **body)
-    assert files_in(store) == []
-    assert store.list() == []
-
-
-async def test_a_failed_overwrite_keeps_the_old_model(store: Store, renderer: Renderer) -> None:
-    await made(store, renderer, files=upload(store))
-    before = files_in(store), store.read(parse_name("m")).raw
-    with pytest.raises(InvalidGguf):
-        await made(store, renderer, files=upload(store, MODEL[:-1000]))
-    assert (files_in(store), store.read(parse_name("m")).raw) == before
-
-
-async def test_a_broken_template_can_be_replaced(store: Store, renderer: Renderer) -> None:
-    await made(store, renderer, files=upload(store, UNPARSED), template="{{ .Prompt }}")
-    assert read_model(store, parse_name("m")).template.text == "{{ .Prompt }}"
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3])
-async def test_leaving_early_leaves_nothing(steps: int, store: Store, renderer: Renderer) -> None:
-    operation = create(store, check_request({"model": "m", "files": upload(store)}), renderer)
-    for _ in range(steps):
-        await anext(operation)
-    await operation.aclose()
-    assert files_in(store) == []
-    assert store.list() == []
-
-
 async def test_two_creates_may_share_an_upload(store: Store, renderer: Renderer) -> None:
     files = upload(store)
     first = create(store, check_request({"model": "a", "files": files}), renderer)
@@ -284,17 +178,6 @@ async def test_two_creates_may_share_an_upload(store: Store, renderer: Renderer)
     assert second[-1] == rest[-1] == {"status": "success"}
     assert not store.blobs.has(files["model.gguf"])
     assert store.read(parse_name("a")).config.digest == store.read(parse_name("b")).config.digest
-
-
-async def test_missing_blobs_and_models_are_named(store: Store, renderer: Renderer) -> None:
-    with pytest.raises(BlobNotFound, match="sha256:00"):
-        await made(store, renderer, files={"model.gguf": "sha256:" + "0" * 64})
-    with pytest.raises(ModelNotFound, match="nobody"):
-        await made(store, renderer, **{"from": "nobody"})
-    with pytest.raises(InvalidRequest, match="no files provided to convert"):
-        await made(store, renderer, files={})
-    with pytest.raises(Unsupported, match=r"unknown type: model\.bin"):
-        await made(store, renderer, files={"model.bin": store.blobs.put(b"PK")[0]})
 
 
 async def test_a_missing_base_is_pulled(store: Store, renderer: Renderer) -> None:
@@ -380,39 +263,3 @@ async def test_a_real_model_prompts_as_in_llama_cpp(
     assert tokenizer.encode_rendered(rendered) == FRANCE
     assert info.details["quantization_level"] == "Q4_1"
     assert tokenizer.eos_ids == {0, 2}
-
-
-@pytest.fixture(autouse=True)
-def nothing_unfinished(store: Store) -> Iterator[None]:
-    """No test leaves a half-written blob behind, and every blob has its digest."""
-    yield
-    for path in store.blobs.folder.iterdir():
-        assert path.name == "sha256-" + hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-async def test_a_create_goes_on_where_a_killed_daemon_was(
-    store: Store, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy of the store taken while the file is converted is what a kill leaves."""
-    copy, read = tmp_path / "copy", 0
-    read_into = GgufFile.read_into
-
-    def copied_at_the_end(file: GgufFile, out: Any, info: Any, start: int) -> None:
-        nonlocal read
-        read += len(out)
-        if info.name == "blk.1.ffn_down.weight" and not copy.exists():
-            shutil.copytree(store.models_dir, copy, ignore=shutil.ignore_patterns("copy"))
-        read_into(file, out, info, start)
-
-    monkeypatch.setattr(import_gguf, "FtwWriter", functools.partial(FtwWriter, chunk_bytes=4096))
-    monkeypatch.setattr(GgufFile, "read_into", copied_at_the_end)
-    uploads = upload(store)
-    await made(store, renderer, files=uploads)
-    whole, read = read, 0
-    killed = Store(copy)
-    killed.sweep()
-    assert any(name.startswith("staged-") for name in files_in(killed)) and killed.list() == []
-    await made(killed, renderer, files=uploads)
-    assert read < whole / 3
-    assert files_in(killed) == files_in(store)
-    assert killed.read(parse_name("m")).raw == store.read(parse_name("m")).raw
