@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.early_triton import early
 from ftd.kernels.product_triton import SQUARES, decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
@@ -31,10 +32,6 @@ _SQUARED_TILES = 4096
 UNPACK_TOKENS = 256
 UNPACK_VALUES = 1 << 20
 _DENSE_ITEMS = 1 << 26
-# Whether a decode kernel is launched while the kernel before it ends (programmatic dependent launch). A step
-# of 8 layers of 8b q4_0 takes 603 us without it and 679 with it, 731 where weights come to the L2 before the
-# wait (30b-a3b: 517, 506, 509; H200).
-EARLY = False
 
 Activation = Literal["", "silu", "gelu"]
 
@@ -266,7 +263,7 @@ def _decode(
         *sizes, eps, num_tiles, x.stride(0), strides, out.stride(0), scaled.stride(0),
         NORM=norm is not None and not num_tiles, SPLIT=grid[1] > 1, SCALED=scaling is not None,
         TILES=triton.next_power_of_2(num_tiles) if num_tiles else 0,
-        EARLY=EARLY, launch_pdl=EARLY, **meta,
+        TRIGGER=early(x)["EARLY"], **meta,
     )  # fmt: skip
 
 

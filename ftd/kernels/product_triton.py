@@ -164,14 +164,14 @@ def decode_kernel(
     FORMAT: tl.constexpr, PLAIN: tl.constexpr, ACTIVATION: tl.constexpr, NORM: tl.constexpr,
     BIAS: tl.constexpr, ADD: tl.constexpr, DTYPE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
-    WORDS: tl.constexpr, EARLY: tl.constexpr, SCALED: tl.constexpr, TILES: tl.constexpr,
+    WORDS: tl.constexpr, TRIGGER: tl.constexpr, SCALED: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores.
 
     WORDS: the warps of a program whose weight is read by ``word_products``, or 0
     NORM: x is normalised, its squares are added up on the way. TILES: x was scaled by the product that wrote
     it, whose sums of squares, at most so many, divide what comes out. SCALED: see ``finish``.
-    EARLY: started while the kernel before this one ends (``early_triton``)
+    TRIGGER: the kernel behind this one may start before it ends (``early_triton``); it never does itself
     """
     # ---- program ids
     tile, part, num_parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -181,9 +181,7 @@ def decode_kernel(
     tokens = tl.arange(0, BT)
     order = load_order(BN, WORDS) if WORDS else tl.arange(0, BN)
     rows = tile_rows(tile, order, N, BN, ACTIVATION != "")
-    if EARLY:
-        # Nothing that the kernel before this one may write is touched before the wait.
-        tl.extra.cuda.gdc_wait()
+    if TRIGGER:
         tl.extra.cuda.gdc_launch_dependents()
     if TILES:
         before = load_squares(squares, tokens, num_squares, TILES)
