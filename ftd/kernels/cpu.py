@@ -2,8 +2,11 @@
 
 Cores come from the affinity mask, less hyper-threads of the same core, capped by the cgroup's CPU quota. The
 instruction set comes from the kernel's flags (so the operating system saves its registers); the registers of
-AMX must be asked for too. ``FTD_ISA`` caps it: a switch for tests and bug reports, no setting, because it
-must hold when a kernel is imported alone.
+AMX must be asked for too. ``FTD_ISA`` caps the set: a switch for tests and bug reports, no setting, because
+it must hold when a kernel is imported alone.
+
+Results are the same bits with AVX2, AVX-512 and AMX, since vectors have 16 lanes everywhere; the scalar
+version adds floats in another order, and AMX multiplies bfloat16 weights in its own (``matmul_ref``).
 """
 
 import os
