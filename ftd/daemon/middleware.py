@@ -23,7 +23,6 @@ from ftd.errors import Forbidden, FtdError
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 ORIGIN_KEY = web.RequestKey("cors_origin", str)
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")

@@ -71,11 +71,6 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     context_bytes: int = 0
     reason: str = ""
 
-    @property
-    def copies_weights(self) -> bool:
-        """Whether weights are copied there."""
-        return self.make_weights is not None
-
     def arena(self, num_bytes: int) -> MakePages:
         """Return what makes pages of memory that is allocated at once, where rounding each would cost."""
         return self.make_pages if self.make_arena is None else self.make_arena(num_bytes)

@@ -15,7 +15,7 @@ CONFIG = cast(ModelConfig, "the model's sizes")
 def test_a_processor_shares_its_memory_with_the_system() -> None:
     processor = devices.cpu("no card")
     assert processor.arena(1 << 40) is np.zeros
-    assert not processor.copies_weights
+    assert processor.make_weights is None
     assert processor.make_chooser(8, 1) is None
     assert (processor.rates, processor.used_bytes, processor.reason) == (None, None, "no card")
 
