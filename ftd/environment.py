@@ -5,6 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+# Variables of ours that are no settings: no file and no flag can set them
+SWITCHES = {
+    "FTD_HOME": "folder of the config file, chat history and registry key",
+    "FTD_ISA": "highest instruction set of CPU kernels: scalar, avx2, avx512 or amx (unset: the machine's)",
+    "FTD_KERNELS": "reference: slow kernels in NumPy, for bug reports (unset: the best)",
+}
+
+
 def variables() -> Mapping[str, str]:
     """Return all variables."""
     return os.environ

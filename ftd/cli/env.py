@@ -1,4 +1,4 @@
-"""``ftd env``: every setting, its value, where that came from and what it means."""
+"""``ftd env``: every setting and switch, its value, where that came from and what it means."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from ftd.cli import output
 
 def run(options: argparse.Namespace) -> int:
     """Print the table of settings in force."""
-    rows = settings(config.load())
+    rows = [*settings(config.load()), *switches()]
     if options.json:
         output.print_json(
             [dict(zip(("variable", "value", "source", "meaning"), row, strict=True)) for row in rows]
@@ -31,6 +31,17 @@ def settings(loaded: config.Config) -> list[tuple[str, str, str, str]]:
         meaning = f"{setting.help} (also {setting.ollama})" if setting.ollama else setting.help
         rows.append((setting.variable, value, loaded.sources.get(setting.name, "default"), meaning))
     return rows
+
+
+def switches() -> list[tuple[str, str, str, str]]:
+    """Return the same of the variables that are no settings."""
+    values = environment.variables()
+    shown = {name: values.get(name) or "-" for name in environment.SWITCHES}
+    shown["FTD_HOME"] = str(environment.state_dir())
+    return [
+        (name, shown[name], name if values.get(name) else "default", meaning)
+        for name, meaning in environment.SWITCHES.items()
+    ]
 
 
 def _text(name: str, value: Any) -> str:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from ftd.config import SETTINGS
+from ftd.environment import SWITCHES
 
 
 def rows(cli, **env: str) -> dict[str, dict[str, str]]:  # type: ignore[no-untyped-def]
@@ -12,7 +13,7 @@ def rows(cli, **env: str) -> dict[str, dict[str, str]]:  # type: ignore[no-untyp
 
 def test_every_setting_has_a_row(cli) -> None:
     found = rows(cli)
-    assert list(found) == [setting.variable for setting in SETTINGS]
+    assert list(found) == [*(setting.variable for setting in SETTINGS), *SWITCHES]
     assert all(row["meaning"] for row in found.values())
 
 
@@ -29,6 +30,13 @@ def test_sources(cli, environment: dict[str, str]) -> None:
     )
     assert (found["FTD_NOPRUNE"]["value"], found["FTD_NOPRUNE"]["source"]) == ("false", "default")
     assert found["FTD_MODELS"]["value"] == "/m"
+
+
+def test_switches_are_shown_as_they_count(cli, environment: dict[str, str]) -> None:
+    found = rows(cli, FTD_ISA="avx2", FTD_KERNELS="")
+    assert (found["FTD_ISA"]["value"], found["FTD_ISA"]["source"]) == ("avx2", "FTD_ISA")
+    assert (found["FTD_KERNELS"]["value"], found["FTD_KERNELS"]["source"]) == ("-", "default")
+    assert (found["FTD_HOME"]["value"], found["FTD_HOME"]["source"]) == (environment["FTD_HOME"], "FTD_HOME")
 
 
 def test_the_table_names_the_config_file_on_standard_error(cli, environment: dict[str, str]) -> None:
