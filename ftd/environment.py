@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-
 # Variables of ours that are no settings: no file and no flag can set them
 SWITCHES = {
     "FTD_HOME": "folder of the config file, chat history and registry key",
