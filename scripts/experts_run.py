@@ -63,6 +63,7 @@ class Run:
         self._kept: Slots | None = None
         if self.experts is not None:
             self._auto = self.pool.state.quota.clone()
+            self._share = None if self.pool.prompts is None else self.pool.prompts.share_of
             total = self.pool.config.num_layers * self.pool.config.num_experts
             self.slots = self.pool.config.num_slots / total
         self.next_id = 1
@@ -80,10 +81,11 @@ class Run:
         return int(self._decode + 4 * self._warm)
 
     def split(self, text: str) -> None:
-        """Say how many misses are fetched; nothing corrects it."""
+        """Say how many misses are fetched; nothing corrects it. Prompts stage all but with auto."""
         assert self.experts is not None
         self.experts._tuner = None
         share = expert_plan.share(text)
+        self.pool.share_prompts(self._share if share is None else None)
         if share is None:
             self.pool.state.quota.copy_(self._auto)
             return

@@ -94,7 +94,7 @@ class ExpertPool:
         self._worker: ExpertWorker | None = None
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
-        self._num_staged = 0
+        self.num_staged = 0
         uncounted = replace(self.state, counters=torch.zeros_like(self.state.counters))
         self._seeding = [
             replace(uncounted, quota=quota_table([limit, limit], [0, 0]).to(device))
@@ -121,7 +121,7 @@ class ExpertPool:
         memory = memory[-memory.data_ptr() % 64 :]
         self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device, most=prompt_tokens)
         self._max_looks = looks_in(box, WORKER_WAIT_S)
-        parts = [box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy()]
+        parts = (box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy())
         if precision == "f32":
             self._worker = ExpertWorker(threads, *parts, box.x.numpy(), box.many.numpy(), precision)
         else:
@@ -263,6 +263,10 @@ class ExpertPool:
         self._held = self.state.slot_of.cpu().numpy()
         if self.prompts is not None:
             self.prompts.choose(num_tokens, self._held, self.state.score.cpu().numpy())
+        self.stage_first()
+
+    def stage_first(self) -> None:
+        """Begin to stage the first layers, of what ``begin_layers`` learned."""
         self._staged.clear()
         for row in range(self.config.staged_layers):
             self._stage(row)
@@ -308,7 +312,7 @@ class ExpertPool:
         """
         counted = dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
         shared = 0 if self.prompts is None else self.prompts.num_shared
-        return counted | {"staged": self._num_staged, "shared": shared}
+        return counted | {"staged": self.num_staged, "shared": shared}
 
     def quota_of_one(self) -> list[int]:
         """Return how many of m = 0, 1, … misses are fetched in steps of one token. Waits for the device."""
@@ -388,7 +392,7 @@ class ExpertPool:
             for begin, end in edges.reshape(-1, 2):
                 target = self._slots[first + begin : first + end]
                 target.copy_(self._banks[row][begin:end], non_blocking=True)
-                self._num_staged += int(end - begin)
+                self.num_staged += int(end - begin)
         self._staged[row] = None if self._copies is None else self._copies.record_event()
 
     @staticmethod

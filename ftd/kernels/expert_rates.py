@@ -10,11 +10,12 @@ import time
 
 import torch
 
+from ftd.kernels import expert_prompt_rates
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_pool import ExpertPool
-from ftd.kernels.expert_split import POINTS, Split, search
+from ftd.kernels.expert_split import POINTS, Split, search, tabulate
 from ftd.kernels.expert_workspace import Workspace
 
 # Layers of one measurement, of one token and of more: experts must come from memory and not from a cache
@@ -43,9 +44,12 @@ def measure(pool: ExpertPool, num_chosen: int) -> Split:
     }
     points = {tokens: counts for tokens, counts in points.items() if counts}
     try:
-        return search(layers.seconds, points, config.num_experts)
+        split = search(layers.seconds, points, config.num_experts)
     finally:
         pool.state.restore(state)
+    if pool.prompts is None:
+        return split
+    return tabulate([*split.points, *expert_prompt_rates.measure(pool, num_chosen)], config.num_experts)
 
 
 class _Layers:

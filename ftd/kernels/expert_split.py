@@ -21,6 +21,12 @@ POINTS: dict[int, tuple[int, ...]] = {
     64: (1, 2, 4, 8, 16, 32, 64, 128),
     128: (8, 16, 32, 64, 128),
 }
+MOST_PLACED = max(POINTS)
+# Steps of more tokens stage layers: tokens, and how many experts the processor is timed with.
+PROMPT_POINTS: dict[int, tuple[int, int]] = {256: (4, 16), 1024: (4, 16), 4096: (4, 16)}
+# What a layer does before it knows its experts, and cannot be measured of experts alone, comes on top of the
+# processor's time; and what wins less than this stays as it is.
+BESIDE, LEAST_GAIN = 1.15, 0.03
 # Rows of the tables: of steps of up to 1, 2, 4 … tokens
 NUM_SIZES = 10
 # Up to so many misses all q are tried.
@@ -46,24 +52,73 @@ class Split:
     """The tables [sizes][M + 1] of ``Residency.quota``: row b is of steps of up to 2^b tokens.
 
     quota: how many of m misses are fetched. warm: how many others at most beside the step, such that copies
-    do not pile up. fetch_seconds: of one more fetch.
+    do not pile up. fetch_seconds: of one more fetch. prompts: None where that was not measured.
     """
 
     quota: list[list[int]]
     warm: list[list[int]]
     points: list[Point]
     fetch_seconds: float
+    prompts: "PromptTimes | None" = None
 
     def fields(self) -> dict[str, object]:
         """Return what a log says of it."""
         found: dict[str, object] = {"fetch_us": round(self.fetch_seconds * 1e6, 1)}
-        for tokens in sorted({point.tokens for point in self.points}):
+        if self.prompts is not None:
+            found |= self.prompts.fields()
+        for tokens in sorted({point.tokens for point in self.points if point.tokens <= MOST_PLACED}):
             rows = [point for point in self.points if point.tokens == tokens]
             found[f"fetched_at_{tokens}"] = [f"{row.fetched}/{row.misses}" for row in rows]
             last = rows[-1]
             found[f"us_at_{tokens}"] = [
                 round(value * 1e6) for value in (last.seconds, last.fetch_seconds, last.run_seconds)
             ]
+        return found
+
+
+class PromptTimes:
+    """What a long step's missing experts take, by ``points`` of two numbers of experts for each of tokens.
+
+    A point's fetch_seconds are those of staging its experts, run_seconds those of running them meanwhile.
+    """
+
+    def __init__(self, points: list[Point]) -> None:
+        self._each_s = sum(point.fetch_seconds for point in points) / sum(point.misses for point in points)
+        self._lines: dict[int, tuple[float, float]] = {}
+        for tokens in sorted({point.tokens for point in points}):
+            its = [point for point in points if point.tokens == tokens]
+            first, last = its[0], its[-1]
+            each_s = last.run_seconds / last.misses
+            if last.misses > first.misses:
+                each_s = max(last.run_seconds - first.run_seconds, 0.0) / (last.misses - first.misses)
+            self._lines[tokens] = max(first.run_seconds - first.misses * each_s, 0.0), each_s
+
+    def count(self, tokens: int, missing: int) -> int:
+        """Return how many of ``missing`` experts of a layer the processor runs in a step of ``tokens``."""
+        fixed_s, run_s = self._line(tokens)
+
+        def seconds(count: int) -> float:
+            run = BESIDE * (fixed_s + count * run_s) if count else 0.0
+            return max((missing - count) * self._each_s, run)
+
+        best = min(range(missing + 1), key=seconds)
+        return best if seconds(best) <= (1 - LEAST_GAIN) * seconds(0) else 0
+
+    def _line(self, tokens: int) -> tuple[float, float]:
+        """Return the fixed seconds of asking the processor and those of each expert."""
+        below = max((known for known in self._lines if known <= tokens), default=min(self._lines))
+        above = min((known for known in self._lines if known >= tokens), default=max(self._lines))
+        part = (tokens - below) / (above - below) if below < above else 0.0
+        low, high = self._lines[below], self._lines[above]
+        fixed_s, run_s = (first + part * (last - first) for first, last in zip(low, high, strict=True))
+        return fixed_s, run_s
+
+    def fields(self) -> dict[str, object]:
+        """Return what a log says of it."""
+        found: dict[str, object] = {"stage_us": round(self._each_s * 1e6, 1)}
+        for tokens, (fixed_s, run_s) in self._lines.items():
+            found[f"run_us_at_{tokens}"] = [round(fixed_s * 1e6), round(run_s * 1e6, 1)]
+            found[f"run_at_{tokens}"] = f"{self.count(tokens, 100)}/100"
         return found
 
 
@@ -121,7 +176,9 @@ def tabulate(points: list[Point], max_misses: int) -> Split:
     """Return the tables that follow from what was measured."""
     by_tokens: dict[int, list[Point]] = {}
     for point in points:
-        by_tokens.setdefault(point.tokens, []).append(point)
+        if point.tokens <= MOST_PLACED:
+            by_tokens.setdefault(point.tokens, []).append(point)
+    prompts = [point for point in points if point.tokens > MOST_PLACED]
     fixed_s, each_s = _line(by_tokens[min(by_tokens)])
     rows = {
         (tokens - 1).bit_length(): _row(its, max_misses, fixed_s, each_s) for tokens, its in by_tokens.items()
@@ -136,7 +193,8 @@ def tabulate(points: list[Point], max_misses: int) -> Split:
         pairs = list(enumerate(zip(rows[below], rows[above], strict=True)))
         quota.append([_mean(low[0], high[0], misses) for misses, (low, high) in pairs])
         warm.append([min(low[1], high[1]) for _, (low, high) in pairs])
-    return Split(quota=quota, warm=warm, points=points, fetch_seconds=each_s)
+    times = PromptTimes(prompts) if prompts else None
+    return Split(quota=quota, warm=warm, points=points, fetch_seconds=each_s, prompts=times)
 
 
 def _mean(low: int, high: int, misses: int) -> int:

@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, Clock
 from ftd.engine.model import Model
-from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_rates
+from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_prompt_rates, expert_rates
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_mailbox_triton import Mailbox
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
@@ -173,6 +173,22 @@ def test_a_split_is_measured_and_the_pool_is_as_before(oracle: tiny.Tiny) -> Non
         assert all(0 <= fetched <= misses for row in split.quota for misses, fetched in enumerate(row))
         pool.set_quota(split.quota, split.warm)
         assert pool.state.quota.tolist() == [split.quota, split.warm]
+        pool.close()
+
+
+def test_a_prompts_share_is_measured_and_the_pool_is_as_before(
+    oracle: tiny.Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expert_prompt_rates, "PROMPT_POINTS", {12: (1, 2), 17: (1, 2)})
+    with Pool(2) as threads:
+        _, pool = build(oracle, 5, "decayed", 0.5, threads)
+        before, counted = pool.state.saved(), pool.counters()
+        points = expert_prompt_rates.measure(pool, 3)
+        assert [(point.tokens, point.misses) for point in points] == [(12, 1), (12, 2)]
+        assert all(point.run_seconds > 0 and point.fetch_seconds > 0 for point in points)
+        assert all(torch.equal(values, getattr(pool.state, name)) for name, values in before.items())
+        assert pool.prompts is not None and not pool.prompts.ours.any()
+        assert pool.counters() == counted
         pool.close()
 
 

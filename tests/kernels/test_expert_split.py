@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from ftd.kernels.expert_split import POINTS, Point, best_fetched, search, tabulate
+from ftd.kernels.expert_split import (
+    BESIDE,
+    LEAST_GAIN,
+    POINTS,
+    PROMPT_POINTS,
+    Point,
+    PromptTimes,
+    best_fetched,
+    search,
+    tabulate,
+)
 
 E, K = 128, 8
 
@@ -100,3 +110,53 @@ def test_all_are_warmed_where_one_more_costs_nothing() -> None:
     split = tabulate(points, 8)
     assert split.fetch_seconds > 0
     assert split.warm[0] == [1, *[8] * 8]
+
+
+def prompt_points(copy_s: float, fixed_s: float, row_s: float) -> list[Point]:
+    """Points of a processor that takes so long for a row of an expert."""
+    return [
+        Point(
+            tokens=tokens,
+            misses=misses,
+            fetched=0,
+            seconds=1.0,
+            fetch_seconds=misses * copy_s,
+            run_seconds=fixed_s + misses * row_s * tokens * K / E,
+        )
+        for tokens, counts in PROMPT_POINTS.items()
+        for misses in counts
+    ]
+
+
+@pytest.mark.parametrize("copy_s", [190e-6, 53e-6])
+@pytest.mark.parametrize("row_s", [0.5e-6, 3e-6, 1e-3])
+@pytest.mark.parametrize("tokens", [129, 256, 700, 4096])
+def test_a_prompts_share_is_the_best_of_all(copy_s: float, row_s: float, tokens: int) -> None:
+    times = PromptTimes(prompt_points(copy_s, 50e-6, row_s))
+    # Nothing is known below the fewest tokens that were measured
+    each_s = row_s * max(tokens, min(PROMPT_POINTS)) * K / E
+    for missing in (0, 1, 20, 80, 128):
+        found = times.count(tokens, missing)
+        seconds = [
+            max((missing - count) * copy_s, BESIDE * (50e-6 + count * each_s) if count else 0.0)
+            for count in range(missing + 1)
+        ]
+        assert 0 <= found <= missing
+        assert seconds[found] <= min(seconds) / (1 - LEAST_GAIN) + 1e-9
+        assert found == 0 or seconds[found] <= (1 - LEAST_GAIN) * seconds[0]
+        if row_s == 1e-3:
+            assert found == 0
+
+
+def test_points_of_prompts_change_nothing_of_decodes_tables() -> None:
+    split = search(MACHINES["xeon and h200"].seconds, POINTS, E)
+    assert split.prompts is None
+    both = tabulate([*split.points, *prompt_points(190e-6, 50e-6, 3e-6)], E)
+    assert (both.quota, both.warm, both.fetch_seconds) == (split.quota, split.warm, split.fetch_seconds)
+    assert both.prompts is not None and both.fields()["stage_us"] == 190.0
+    assert both.fields()["run_us_at_1024"] == [50, 192.0]
+
+
+def test_one_point_of_prompts_is_enough() -> None:
+    point = prompt_points(190e-6, 0.0, 3e-6)[1]
+    assert PromptTimes([point]).count(4096, 80) == PromptTimes([point]).count(256, 80) > 0
