@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ftd.engine import card_memory, memory
+from ftd.engine.card_experts import CardExperts
 from ftd.engine.device import CUDA_CHUNK_TOKENS, Device, MakePages, Rates
 from ftd.engine.device_chooser import DeviceChooser
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, HALF_LIFE_STEPS, Clock
@@ -58,6 +59,7 @@ def _parts(device: str) -> dict[str, Any]:
         "make_pages": pages,
         "make_chooser": partial(DeviceChooser, device=device),
         "make_experts": partial(_experts, device),
+        "hold_experts": CardExperts,
         "make_weights": partial(DeviceWeights, device),
         "make_ring": partial(UploadRing, device),
         "make_arena": partial(_arena, pages),

@@ -15,6 +15,7 @@ from ftd.engine.weights import Weights
 from ftd.kernels.cpu import usable_cores
 
 if TYPE_CHECKING:
+    from ftd.engine.card_experts import CardExperts
     from ftd.engine.device_chooser import DeviceChooser
 
 MakePages = Callable[[tuple[int, ...], str], Any]
@@ -50,7 +51,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: why it was chosen, if nobody asked for it. context_bytes: what the driver takes of a card for this
     process; used_bytes: all that it takes there; release: gives memory that nobody uses back to the card, so
-    that ``free_bytes`` sees it. Only cards have what is None by default.
+    that ``free_bytes`` sees it. make_experts: makes the pool of experts that do not fit; hold_experts: what
+    takes care of that pool. Only cards have what is None by default.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     make_chooser: Callable[[int, int], DeviceChooser | None] = no_chooser
     chunk_tokens: int = 0
     make_experts: Callable[[ExpertNeeds, int, int, Policy, Any], Any] | None = None
+    hold_experts: Callable[..., CardExperts] | None = None
     make_weights: Callable[[Any, int, int], Any] | None = None
     make_ring: Callable[[], Any] | None = None
     make_arena: Callable[[int], MakePages] | None = None

@@ -29,8 +29,7 @@ def make(
     expert_plan.policy(load.experts_policy)
     if sizes.experts is None:
         return device.make_graph, None
-    from ftd.engine.card_experts import CardExperts  # an engine on the processor starts without it
-
-    experts = CardExperts(device, sizes.experts, sizes.num_slots, config, load, threads, kept)
+    assert device.hold_experts is not None
+    experts = device.hold_experts(device, sizes.experts, sizes.num_slots, config, load, threads, kept)
     make_graph: Any = partial(device.make_graph, experts=experts.pool)
     return make_graph, experts
