@@ -66,24 +66,18 @@ def dequantize_kernel(
     )  # fmt: skip
 
 
-def dequantize(
-    weight: DeviceMatrix, *, rows: tuple[int, int] | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return the values of ``weight``: ``quant``'s table in float32.
+def dequantize_into(weight: DeviceMatrix, rows: tuple[int, int], *, out: torch.Tensor) -> torch.Tensor:
+    """Write the values of some rows of ``weight`` to ``out`` and return it: ``quant``'s table in float32.
 
     weight  [N, K] any FTW format, one slot
-    rows           the first row and the one behind the last, if not all
-    out     [N, K] f32 or bf16, any row stride; allocated in f32 if not given
-    returns out
+    rows           the first one, and the one behind the last
+    out     [rows, K] f32 or bf16, any row stride
 
-    Safe under graph capture if ``out`` is given. Bytes moved: the planes of weight, out written.
+    Safe under graph capture. Raises ValueError if rows lie outside of weight or out is of another shape.
     """
-    first, end = (0, weight.shape[0]) if rows is None else rows
-    columns = weight.shape[1]
+    (first, end), columns = rows, weight.shape[1]
     if not 0 <= first < end <= weight.shape[0]:
         raise ValueError(f"rows must lie in 0 to {weight.shape[0]}, got {first} to {end}")
-    if out is None:
-        out = torch.empty((end - first, columns), dtype=torch.float32, device=weight.planes[0].device)
     expect("out", out, "float32 bfloat16", (end - first, columns))
     planes, strides = kernel_planes(weight)
     dequantize_kernel[(triton.cdiv(end - first, _BN), triton.cdiv(columns, _BK))](
@@ -92,3 +86,9 @@ def dequantize(
         TAIL=weight.format == "nvfp4" and columns % 32 != 0,
     )  # fmt: skip
     return out
+
+
+def dequantize(weight: DeviceMatrix, pool: object = None) -> torch.Tensor:
+    """Return the values of ``weight``, of one slot, in float32; see dequantize_ref."""
+    out = torch.empty(weight.shape, dtype=torch.float32, device=weight.planes[0].device)
+    return dequantize_into(weight, (0, weight.shape[0]), out=out)

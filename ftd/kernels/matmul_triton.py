@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ftd.kernels.dequantize_triton import dequantize
+from ftd.kernels.dequantize_triton import dequantize_into
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.early_triton import early
 from ftd.kernels.product_triton import SQUARES, decode_kernel, prefill_kernel
@@ -290,7 +290,7 @@ def unpacked_product(
         count = end - first
         for half in range(halves):
             part = memory[half * count : (half + 1) * count]
-            dequantize(weight, rows=(half * width + first, half * width + end), out=part)
+            dequantize_into(weight, (half * width + first, half * width + end), out=part)
         dense = DeviceMatrix("bf16", (halves * count, columns), (memory[: halves * count].unsqueeze(0),))
         dense_product(
             x,
@@ -367,6 +367,7 @@ def matmul(
     weight: DeviceMatrix,
     bias: torch.Tensor | None = None,
     precision: str = "fast",
+    pool: object = None,
 ) -> torch.Tensor:
     """Multiply rows by a weight: ``x W^T`` (+ bias).
 

@@ -6,7 +6,7 @@ import torch
 from weights import random_matrix
 
 from ftd.kernels.dequantize_ref import dequantize as reference
-from ftd.kernels.dequantize_triton import dequantize
+from ftd.kernels.dequantize_triton import dequantize, dequantize_into
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.quant import FORMATS
 
@@ -19,13 +19,26 @@ def test_equals_the_reference(name: str, rng: np.random.Generator, device: str) 
     for rows, columns in zip((1, 19, 130), COLUMNS[FORMATS[name].block], strict=False):
         weight = random_matrix(name, rows, columns, rng)
         wide = torch.full((rows, columns + 16), 7.0, device=device)
-        dequantize(DeviceMatrix.upload([weight], device), out=wide[:, 8 : columns + 8])
+        placed = DeviceMatrix.upload([weight], device)
+        dequantize_into(placed, (0, rows), out=wide[:, 8 : columns + 8])
         expected = reference(weight)
         # A fused multiply-add, or another order of nvfp4's two factors, rounds differently.
         np.testing.assert_allclose(
             wide[:, 8 : columns + 8].cpu().numpy(), expected, rtol=2e-7, atol=2e-7 * np.abs(expected).max()
         )
         assert (wide[:, :8] == 7).all() and (wide[:, columns + 8 :] == 7).all()
+        assert torch.equal(dequantize(placed), wide[:, 8 : columns + 8])
+
+
+def test_some_rows_and_rows_that_are_none(rng: np.random.Generator, device: str) -> None:
+    placed = DeviceMatrix.upload([random_matrix("q4_0", 40, 64, rng)], device)
+    some = dequantize_into(placed, (5, 38), out=torch.empty((33, 64), device=device))
+    assert torch.equal(some, dequantize(placed)[5:38])
+    for rows in ((5, 5), (-1, 3), (30, 41)):
+        with pytest.raises(ValueError, match=f"rows must lie in 0 to 40, got {rows[0]} to {rows[1]}"):
+            dequantize_into(placed, rows, out=some)
+    with pytest.raises(ValueError, match=r"out must be float32 or bfloat16 \[2, 64\]"):
+        dequantize_into(placed, (0, 2), out=some)
 
 
 @pytest.mark.parametrize(("name", "codes"), [("f32", 0), ("f16", 0), ("bf16", 0), ("q8_0", 256)])

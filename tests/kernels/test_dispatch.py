@@ -1,7 +1,9 @@
 """The door: which implementation is given, the switch, and the rules that all kernel files keep."""
 
+import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,23 @@ def test_both_versions_of_an_op_have_the_same_parameters(op: str, monkeypatch: p
     name, slow = dispatch.choose(op)
     assert name == "reference"
     assert list(inspect.signature(fast).parameters) == list(inspect.signature(slow).parameters)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*_ref.py")), ids=lambda path: path.name)
+def test_every_reference_is_an_op_and_a_card_takes_what_it_takes(path: Path) -> None:
+    op = path.name.removesuffix("_ref.py")
+    assert (op, "cpu") in dispatch.OPS
+    if not (FOLDER / f"{op}_triton.py").exists():
+        return
+    pytest.importorskip("triton", reason="the GPU engine needs triton")
+    here, there = (importlib.import_module(f"ftd.kernels.{op}_{kind}") for kind in ("ref", "triton"))
+    parameters = [inspect.signature(getattr(module, op)).parameters for module in (here, there)]
+    assert list(parameters[0]) == list(parameters[1])
+    assert [each.default for each in parameters[0].values()] == [
+        each.default for each in parameters[1].values()
+    ]
+    text = inspect.getdoc(getattr(here, op)) or ""
+    assert "Bytes moved" in text and re.search(r"\[[A-Z]", text), "shapes and bytes are the contract"
 
 
 def test_both_graphs_have_the_same_methods() -> None:
