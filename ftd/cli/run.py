@@ -13,7 +13,7 @@ def run(options: argparse.Namespace) -> int:
     format_, keep_alive = wishes.parse_format(options.format), wishes.parse_keep_alive(options.keepalive)
     prompt = _prompt(options.prompt)
     client = background.connect(meanwhile="ftd.cli.session")
-    from ftd.cli import session  # as above: not before a daemon starts
+    from ftd.cli import session  # imported while a daemon starts, if none ran
 
     conversation = session.Session(
         client=client,
