@@ -73,6 +73,15 @@ class Mailbox:
         return sum(_part_bytes(tokens, chosen, width, dtype, max(tokens, most)))
 
     @classmethod
+    def allocate(
+        cls, tokens: int, chosen: int, width: int, dtype: torch.dtype, device: str, most: int = 0
+    ) -> "Mailbox":
+        """Return a mailbox in memory of its own, which is pinned for a card; as ``num_bytes`` takes it."""
+        size = cls.num_bytes(tokens, chosen, width, dtype, most) + 64
+        memory = torch.empty(size, dtype=torch.uint8, pin_memory=device != "cpu")
+        return cls.place(memory[-memory.data_ptr() % 64 :], tokens, chosen, width, dtype, device, most=most)
+
+    @classmethod
     def place(
         cls,
         memory: torch.Tensor,

@@ -115,11 +115,10 @@ class ExpertPool:
         from ftd.kernels._expert_worker_cy import ExpertWorker  # compiled; others have no use for it
 
         dtype = torch.float32 if precision == "f32" else torch.bfloat16
-        shape = (self._max_rows, self._num_chosen, width)
-        size = Mailbox.num_bytes(*shape, dtype, prompt_tokens) + 64
-        memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.device != "cpu")
-        memory = memory[-memory.data_ptr() % 64 :]
-        self.mailbox = box = Mailbox.place(memory, *shape, dtype, self.device, most=prompt_tokens)
+        box = Mailbox.allocate(
+            self._max_rows, self._num_chosen, width, dtype, self.device, most=prompt_tokens
+        )
+        self.mailbox = box
         self._max_looks = looks_in(box, WORKER_WAIT_S)
         parts = (box.words.numpy(), box.on_cpu.numpy(), box.weights.numpy())
         if precision == "f32":

@@ -6,6 +6,7 @@ With an argument, only the formats that it names, separated by commas.
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 import triton_compiler
 
@@ -13,6 +14,7 @@ from ftd.kernels import expert_ffn_triton, expert_mailbox_triton, residency_trit
 from ftd.kernels.device_matrix import DTYPES, DeviceBank, DeviceMatrix
 from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
+from ftd.kernels.expert_prompts import PromptShare
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.fill_triton import fill
 from ftd.kernels.quant import FORMATS
@@ -91,9 +93,7 @@ def residency() -> None:
         placement = Placement.make(tokens, 8, 128, "cpu")
         ids = torch.zeros((tokens, 8), dtype=torch.int32)
         x, weights = torch.zeros((tokens, D), dtype=torch.bfloat16), torch.ones((tokens, 8))
-        memory = torch.zeros(Mailbox.num_bytes(16, 8, D, torch.bfloat16) + 64, dtype=torch.uint8)
-        memory = memory[-memory.data_ptr() % 64 :]
-        mailbox = Mailbox.place(memory, 16, 8, D, torch.bfloat16, "cpu")
+        mailbox = Mailbox.allocate(16, 8, D, torch.bfloat16, "cpu", most=600)
         for policy in ("decayed", "lru"):
             access(state, ids, 0, placement, policy)
             access(state, ids, 0, placement, policy, 256, message=Message(mailbox, x, weights, 1))
@@ -101,6 +101,12 @@ def residency() -> None:
         collect(mailbox, torch.zeros((tokens, D)), placement.counts[2:])
         bases, pool = torch.zeros(48, dtype=torch.int64), torch.zeros((2, 1 << 20), dtype=torch.uint8)
         fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20)
+    for dtype in (torch.float32, torch.bfloat16):
+        share = PromptShare(mailbox, 2, 128, 1)
+        share.use(np.ones((2, 128), bool))
+        ids = torch.zeros((512, 8), dtype=torch.int32)
+        share.send(1, torch.zeros((512, D), dtype=torch.bfloat16), ids, torch.zeros((512, 8)))
+        share.collect(1, torch.zeros((512, D), dtype=dtype), 1.0)
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ from ftd.kernels.expert_mailbox_triton import (
     TOKENS,
     Mailbox,
     collect,
+    collect_many,
     looks_in,
+    ring,
 )
 from ftd.kernels.residency_state import Message, Placement, Residency
 from ftd.kernels.residency_triton import access
@@ -24,14 +26,9 @@ from ftd.kernels.residency_triton import access
 T, K, D, E, LAYERS = 3, 4, 80, 12, 8
 
 
-def make(device: str) -> Mailbox:
+def make(device: str, most: int = 0) -> Mailbox:
     """Return a mailbox in pinned memory."""
-    size = Mailbox.num_bytes(T, K, D, torch.float32)
-    memory = torch.empty(size + 64, dtype=torch.uint8)
-    if device == "cuda":
-        memory = memory.pin_memory()
-    start = -memory.data_ptr() % 64
-    return Mailbox.place(memory[start : start + size], T, K, D, torch.float32, device)
+    return Mailbox.allocate(T, K, D, torch.float32, device, most=most)
 
 
 @contextmanager
@@ -49,7 +46,7 @@ def worker(mailbox: Mailbox, answer: Callable[[int], int]) -> Iterator[list[tupl
                 continue
             seen = number
             received.append((number, int(words[TOKENS]), int(words[LAYER])))
-            mailbox.out.copy_(2 * mailbox.x)
+            mailbox.many.copy_(2 * mailbox.x)
             words[DONE] = answer(number)
 
     thread = threading.Thread(target=serve)
@@ -114,6 +111,29 @@ def test_fewer_tokens_than_the_mailbox_holds(device: str) -> None:
         out = out.cpu()
     assert received == [(1, 2, 0)]
     torch.testing.assert_close(out, 2 * x[:2].cpu())
+
+
+def test_a_message_of_many_tokens(device: str) -> None:
+    mailbox = make(device, 45)
+    out = torch.ones((37, D), device=device)
+    mailbox.x.copy_(torch.randn(mailbox.x.shape))
+    with worker(mailbox, lambda number: number) as received:
+        for layer in (4, 7):
+            ring(mailbox, len(out), layer)
+            collect_many(mailbox, out, 0.5)
+        out = out.cpu()
+    assert received == [(1, 37, 4), (2, 37, 7)]
+    torch.testing.assert_close(out, 1 + 2 * mailbox.x[:37])
+    assert mailbox.words[POISON] == 0
+
+
+def test_a_message_of_many_tokens_that_nobody_answers(device: str) -> None:
+    mailbox = make(device, 45)
+    out = torch.ones((45, D), device=device)
+    ring(mailbox, 45, 0)
+    for _ in range(2):
+        collect_many(mailbox, out, 1.0, max_looks=50)
+    assert out.cpu().eq(1).all() and mailbox.words[POISON] == 1
 
 
 @pytest.mark.parametrize("answer", [FAILED, 0])

@@ -148,9 +148,7 @@ def test_logits_do_not_depend_on_who_computes_of_a_prompt(
 
 
 def test_the_coldest_of_missing_experts_are_the_processors() -> None:
-    memory = torch.zeros(Mailbox.num_bytes(2, 2, 32, torch.float32, 8) + 64, dtype=torch.uint8)
-    memory = memory[-memory.data_ptr() % 64 :]
-    share = PromptShare(Mailbox.place(memory, 2, 2, 32, torch.float32, "cpu", most=8), 2, 4, 1)
+    share = PromptShare(Mailbox.allocate(2, 2, 32, torch.float32, "cpu", most=8), 2, 4, 1)
     held, score = np.array([3, -1, -1, -1, -1, -1, 0, 1]), np.array([0, 5, 2, 9, 1, 1, 0, 0])
     share.choose(8, held.astype(np.int32), score)
     assert not share.ours.any()
