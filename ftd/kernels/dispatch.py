@@ -13,14 +13,14 @@ A CPU op is a triple, written like this (``rms_norm`` as the example):
     _rms_norm_cy.pyx      rms_norm(): check, allocate, take memoryviews, run_ops(pool, ...) without the GIL
     _rms_norm_cy.pyi      the types
 
-On a GPU the program's parts are launched, not asked for by this door:
-
-    rms_norm_triton.py    rms_norm(): the reference's parameters on tensors (a pool means nothing to it); it
-                          allocates its result and calls rms_norm_into(), which checks and launches into
-                          memory that is there: a recorded program's, with its padding, sums and workspaces
-
 ``_graph_cy`` cimports RmsNormArgs and rms_norm_fn, fills the struct and appends an Op, so each C++ source is
 compiled once. ``rms_norm_fn`` returns the function of ``current_isa()``.
+
+A card runs whole programs, so only "graph" is asked for there; each op has a file all the same:
+
+    rms_norm_triton.py    rms_norm(): the reference's parameters, of tensors (a pool means nothing to it); it
+                          allocates its result and calls rms_norm_into(), which checks, and launches into
+                          memory that is there: a program's, with its padding, sums and workspaces
 """
 
 import importlib

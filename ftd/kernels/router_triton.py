@@ -98,6 +98,35 @@ def _router_kernel(
         tl.store(arrivals + token, 0)
 
 
+def _check(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    weight: DeviceMatrix,
+    weight_bias: torch.Tensor | None,
+    num_chosen: int,
+    rows: dict[str, torch.Tensor],
+) -> None:
+    """Raise ValueError unless the arguments of ``router`` fit each other; ``rows`` have one a token."""
+    experts, width = weight.shape
+    expect("x", x, "float32 bfloat16", ("T", width))
+    tokens = x.shape[0]
+    expect_range("tokens", tokens, tokens, 0, MAX_TOKENS)
+    if weight.format not in FORMATS:
+        raise ValueError(f"weight must be one of {' '.join(sorted(FORMATS))}, got {weight.format}")
+    expect("norm", norm_weight, "float32", (width,))
+    if weight_bias is not None:
+        expect("weight_bias", weight_bias, "float32", (experts,))
+    for name, types, shape in (
+        ("kv_index", "int32", (tokens,)),
+        ("normed", "float32 bfloat16", (tokens, width)),
+        ("logits", "float32", (tokens, experts)),
+        ("arrivals", "int32", (tokens,)),
+        ("ids", "int32", (tokens, num_chosen)),
+        ("weights", "float32", (tokens, num_chosen)),
+    ):
+        expect(name, rows[name], types, shape)
+
+
 def router(
     x: torch.Tensor,
     norm: tuple[torch.Tensor, float],
@@ -133,25 +162,14 @@ def router(
 
     Safe under graph capture. Raises ValueError if a shape or type does not fit.
     """
+    check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)
+    rows = {
+        "kv_index": kv_index, "normed": normed, "logits": logits, "arrivals": arrivals, "ids": ids,
+        "weights": weights,
+    }  # fmt: skip
+    _check(x, norm[0], weight, weight_bias, num_chosen, rows)
     tokens, width = x.shape
     experts = weight.shape[0]
-    check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)
-    expect("x", x, "float32 bfloat16", ("T", weight.shape[1]))
-    expect_range("tokens", tokens, tokens, 0, MAX_TOKENS)
-    if weight.format not in FORMATS:
-        raise ValueError(f"weight must be one of {' '.join(sorted(FORMATS))}, got {weight.format}")
-    for name, tensor, types, shape in (
-        ("norm", norm[0], "float32", (width,)),
-        ("kv_index", kv_index, "int32", (tokens,)),
-        ("normed", normed, "float32 bfloat16", (tokens, width)),
-        ("logits", logits, "float32", (tokens, experts)),
-        ("arrivals", arrivals, "int32", (tokens,)),
-        ("ids", ids, "int32", (tokens, num_chosen)),
-        ("weights", weights, "float32", (tokens, num_chosen)),
-    ):
-        expect(name, tensor, types, shape)
-    if weight_bias is not None:
-        expect("weight_bias", weight_bias, "float32", (experts,))
     if not tokens:
         return
     each = max(1, triton.next_power_of_2(triton.cdiv(experts, WANTED_PROGRAMS)))
