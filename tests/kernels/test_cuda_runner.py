@@ -1,4 +1,4 @@
-"""Random schedules through a program of all that keeps something from step to step, against the reference.
+"""Runner of a GPU program: the sizes that steps are padded to, and which of them runs a step."""
 
 from typing import Any
 
