@@ -187,7 +187,7 @@ class CachedExperts(Experts):
         if self.row == 0:
             pool.advance()
             pool.begin_layers(num)
-        ids = pool.share(self.row, x, ids, weights)
+        ids = pool.share(self.row, x, ids, weights, self.routing.uses)
         pool.await_layer(self.row)
         bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
         self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)

@@ -276,9 +276,14 @@ class ExpertPool:
         if event is not None:
             torch.cuda.current_stream().wait_event(event)
 
-    def share(self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Ask the processor for its part of a layer that is staged; return ids, -1 where it computes."""
-        return ids if self.prompts is None else self.prompts.send(row, x, ids, weights)
+    def share(
+        self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, uses: torch.Tensor
+    ) -> torch.Tensor:
+        """Ask the processor for its part of a layer that is staged; return ids, -1 where it computes.
+
+        uses [E + 1]: counts that part.
+        """
+        return ids if self.prompts is None else self.prompts.send(row, x, ids, weights, uses)
 
     def collect_share(self, row: int, out: torch.Tensor, scale: float) -> None:
         """Add scale * what the processor computed of a layer to ``out``."""

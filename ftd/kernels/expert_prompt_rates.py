@@ -62,6 +62,7 @@ def _run_s(pool: ExpertPool, num_chosen: int, tokens: int, count: int) -> float:
     box = prompts.mailbox
     x = torch.randn((tokens, box.x.shape[1]), generator=generator).to(box.x.dtype).to(pool.device)
     out = torch.zeros(x.shape, device=pool.device)
+    uses = torch.zeros(experts + 1, dtype=torch.int64, device=pool.device)
     best = float("inf")
     for turn in range(TURNS):
         ours, row = np.zeros_like(prompts.ours), turn % rows
@@ -71,7 +72,7 @@ def _run_s(pool: ExpertPool, num_chosen: int, tokens: int, count: int) -> float:
         _wait(pool)
         pool.stage_first()
         begin_s = time.perf_counter()
-        prompts.send(row, x, ids, weights)
+        prompts.send(row, x, ids, weights, uses)
         prompts.collect(row, out, 1.0)
         if pool.device != "cpu":
             torch.cuda.current_stream().synchronize()  # not the copies

@@ -30,19 +30,20 @@ Share = Callable[[int, int], int]
 @triton.jit
 def _divide(
     # pointers; to_* are addresses
-    ids, weights, is_ours, here, to_on_cpu, to_weights,
+    ids, weights, is_ours, here, uses, to_on_cpu, to_weights,
     # sizes
     num_pairs,
     # meta
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """here = the pairs that the card computes, the mailbox gets the others; -1 elsewhere."""
+    """here = the pairs that the card computes, the mailbox gets the others, counted; -1 elsewhere."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < num_pairs
     expert = tl.load(ids + pair, mask=inside, other=-1)
     ours = (expert >= 0) & (tl.load(is_ours + expert, mask=expert >= 0, other=0) != 0)
     tl.store(here + pair, tl.where(ours, -1, expert), mask=inside)
     tl.store(to_on_cpu.to(tl.pointer_type(tl.int32)) + pair, tl.where(ours, expert, -1), mask=inside)
+    tl.atomic_add(uses + expert, 1, mask=ours, sem="relaxed")
     weight = tl.load(weights + pair, mask=inside)
     tl.store(to_weights.to(tl.pointer_type(tl.float32)) + pair, weight, mask=inside)
 
@@ -80,8 +81,13 @@ class PromptShare:
         self.ours = ours
         self._is_ours.copy_(torch.from_numpy(ours.astype(np.int8)))
 
-    def send(self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Ask the processor for its experts of a layer; return ``ids`` [T, K], -1 where it computes."""
+    def send(
+        self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, uses: torch.Tensor
+    ) -> torch.Tensor:
+        """Ask the processor for its experts of a layer; return ``ids`` [T, K], -1 where it computes.
+
+        uses [E + 1] i64: adds how many tokens each of them serves.
+        """
         count = int(self.ours[row].sum())
         if count == 0:
             return ids
@@ -90,7 +96,7 @@ class PromptShare:
         here = self._here[:tokens]
         expect("weights", weights, "float32", here.shape)
         _divide[(triton.cdiv(ids.numel(), PAIRS_PER_PROGRAM),)](
-            ids, weights, self._is_ours[row], here, box.on_cpu.data_ptr(), box.weights.data_ptr(),
+            ids, weights, self._is_ours[row], here, uses, box.on_cpu.data_ptr(), box.weights.data_ptr(),
             ids.numel(), BLOCK=PAIRS_PER_PROGRAM,
         )  # fmt: skip
         beside = contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

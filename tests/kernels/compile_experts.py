@@ -105,7 +105,8 @@ def residency() -> None:
         share = PromptShare(mailbox, 2, 128, 1)
         share.use(np.ones((2, 128), bool))
         ids = torch.zeros((512, 8), dtype=torch.int32)
-        share.send(1, torch.zeros((512, D), dtype=torch.bfloat16), ids, torch.zeros((512, 8)))
+        uses = torch.zeros(129, dtype=torch.int64)
+        share.send(1, torch.zeros((512, D), dtype=torch.bfloat16), ids, torch.zeros((512, 8)), uses)
         share.collect(1, torch.zeros((512, D), dtype=dtype), 1.0)
 
 

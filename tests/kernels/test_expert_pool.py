@@ -133,6 +133,8 @@ def test_logits_do_not_depend_on_who_computes_of_a_prompt(
         pool.share_prompts(share)
         theirs = oracle.logits(PROMPT[:40])
         ours = [run(model, [(0, PROMPT[:12], 0)])]
+        chosen = oracle.hyperparameters["num_experts_per_tok"]
+        assert {int(uses[:-1].sum()) for uses in model.expert_uses().values()} == {12 * chosen}
         total = pool.config.num_layers * pool.config.num_experts
         missing = total - num_slots
         assert {tokens for tokens, _ in asked} == {12} and sum(each for _, each in asked) == missing
