@@ -5,6 +5,7 @@ Python's rules. ``< > &`` are escaped as Ollama does.
 """
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,14 @@ def _refuse_constant(name: str) -> float:
     raise InvalidRequest(f"invalid JSON: {name} is not a number")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidRequest(f"invalid JSON: number is too large: {text:.50}")
+    return number
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def encode(value: object) -> bytes:

@@ -55,6 +55,10 @@ def test_first_value_counts_and_the_rest_is_ignored():
     [
         (b"{", "invalid JSON"),
         (b'{"a":}', "invalid JSON"),
+        (b'{"a": 1e400}', "invalid JSON: number is too large: 1e400"),
+        (b'{"a": [-1.5E+999]}', "invalid JSON: number is too large: -1.5E+999"),
+        (b'{"a": ' + b"9" * 400 + b".0}", "invalid JSON: number is too large: " + "9" * 50),
+        (b'{"a": ' + b"9" * 5000 + b"}", "invalid JSON"),
         (b"[1]", "must be a JSON object, not array"),
         (b"null", "not null"),
         (b'"x"', "not string"),
