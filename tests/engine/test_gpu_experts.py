@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
-from ftd.engine import devices, expert_plan, expert_store
+from ftd.engine import card_experts, devices, expert_plan, expert_store
 from ftd.engine.messages import Load, Ready, TokenLogprob, Tokens
 from ftd.errors import EngineError, OutOfMemory
-from ftd.kernels import expert_pool, expert_rates
+from ftd.kernels import expert_pool, expert_prompt_rates, expert_rates
 from ftd.kernels.host_lock import HostLocks
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -183,4 +183,26 @@ def test_a_measured_split_is_kept_for_the_next_load(load: Load, monkeypatch: pyt
     card = start(load, monkeypatch, 4, "auto")
     assert card.engine._experts.pool.state.quota.tolist() == quota
     assert card.engine.stats().expert_split == quota[0][0][1:4]
+    card.close()
+
+
+@pytest.mark.slow
+def test_where_there_are_tiles_the_share_of_prompts_is_measured_and_kept(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_experts, "isa_in_force", lambda: "amx")
+    monkeypatch.setattr(expert_prompt_rates, "PROMPT_POINTS", {256: (1, 2)})
+    fast = msgspec.structs.replace(load, precision="fast")
+    card = start(fast, monkeypatch, 4, "auto")
+    prompts = card.engine._experts.pool.prompts
+    share = [prompts.share_of(256, missing) for missing in range(5)]
+    assert all(0 <= count <= missing for missing, count in enumerate(share))
+    card.close()
+    monkeypatch.setattr(expert_rates, "measure", None)
+    card = start(fast, monkeypatch, 4, "auto")
+    prompts = card.engine._experts.pool.prompts
+    assert [prompts.share_of(256, missing) for missing in range(5)] == share
+    card.close()
+    card = start(fast, monkeypatch, 4, "fill")
+    assert card.engine._experts.pool.prompts is None
     card.close()
