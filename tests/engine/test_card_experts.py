@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from ftd.engine import card_experts, expert_store
-from ftd.engine.card_experts import CardExperts
+from ftd.engine.card_experts import PROMPT_TOKENS, CardExperts
 from ftd.engine.expert_plan import ExpertNeeds
 from ftd.engine.expert_tuner import DIRECTIONS, Tuner
-from ftd.kernels.expert_split import NUM_SIZES, Point, Split, search
+from ftd.kernels.expert_split import NUM_SIZES, Point, Split, search, tabulate
 
 NEEDS = ExpertNeeds(num_layers=3, num_experts=8, record_bytes=1000)
 COUNTS = {
@@ -20,7 +20,14 @@ COUNTS = {
     "transient_fills": 3,
     "staged": 16,
     "on_cpu": 25,
+    "shared": 4,
 }
+
+
+@pytest.fixture(autouse=True)
+def isa(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without units for many rows, whatever the machine has."""
+    monkeypatch.setattr(card_experts, "isa_in_force", lambda: "avx2")
 
 
 class FakePool:
@@ -34,12 +41,16 @@ class FakePool:
         self.worker_ns = 77
         self.quotas: list[tuple[Any, Any]] = []
         self.processor: tuple[Any, ...] | None = None
+        self.shares: list[Any] = []
 
     def use_processor(self, *arguments: Any) -> None:
         self.processor = arguments
 
     def set_quota(self, quota: Any, warm: Any = None) -> None:
         self.quotas.append((quota, warm))
+
+    def share_prompts(self, share_of: Any) -> None:
+        self.shares.append(share_of)
 
     def counters(self) -> dict[str, int]:
         return COUNTS
@@ -87,7 +98,50 @@ def test_the_pool_is_made_of_what_the_model_needs() -> None:
     needs, num_slots, num_chosen, policy, kept = made.made_with
     assert (needs, num_slots, num_chosen, kept) == (NEEDS, 9, 2, "kept")
     assert policy.residency == "decayed" and not policy.is_paper
-    assert made.pool.processor == (made.threads, 64, "fast")
+    assert made.pool.processor == (made.threads, 64, "fast", 0)
+
+
+@pytest.mark.parametrize(
+    ("load", "tokens"),
+    [
+        ({}, PROMPT_TOKENS),
+        ({"precision": "f32"}, 0),
+        ({"experts": "split=0.5"}, 0),
+        ({"experts_policy": "paper"}, 0),
+    ],
+)
+def test_a_processor_with_units_for_many_rows_takes_a_part_of_long_steps(
+    load: dict[str, Any], tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is measured; what was measured without it is not taken for it."""
+    without = Made(**load).experts._key()
+    monkeypatch.setattr(card_experts, "isa_in_force", lambda: "amx")
+    made = Made(**load)
+    assert made.pool.processor is not None and made.pool.processor[3] == tokens
+    assert made.experts._key() != without
+    assert ("long steps too" in made.experts._key()) == (tokens > 0)
+
+
+def test_how_many_experts_of_a_long_step_it_takes_is_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what was kept: an expert is staged in 100 us and run in 50, so that of three it takes two."""
+    monkeypatch.setattr(card_experts, "isa_in_force", lambda: "amx")
+    points = [
+        Point(tokens=256, misses=n, fetched=0, seconds=n * 5e-5, fetch_seconds=n * 1e-4, run_seconds=n * 5e-5)
+        for n in (2, 4)
+    ]
+    table = tabulate([*measured().points, *points], NEEDS.num_experts)
+    first = Made()
+    first.measure = lambda pool, num_chosen: table  # type: ignore[method-assign]
+    first.experts._rates.experts = first.measure  # type: ignore[misc]
+    first.experts.split()
+    second = Made()
+    second.experts.split()
+    assert second.num_measured == 0
+    for made in (first, second):
+        (share_of,) = made.pool.shares
+        assert [share_of(256, missing) for missing in range(4)] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +278,7 @@ def test_what_the_pool_counted_in_bytes() -> None:
         "expert_transient_fills": 3,
         "experts_on_cpu": 25,
         "expert_copied_bytes": (10 + 5 + 3 + 16) * 1000,
-        "expert_cpu_bytes": 25_000,
+        "expert_cpu_bytes": (25 + 4) * 1000,
         "expert_cpu_ns": 77,
         "expert_split": [1, 2],
     }

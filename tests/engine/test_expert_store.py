@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ftd.engine import expert_store
-from ftd.kernels.expert_split import Point
+from ftd.kernels.expert_split import POINTS, PROMPT_POINTS, Point
 
 
 def points(fetched: int = 1) -> list[Point]:
@@ -28,6 +28,14 @@ def test_what_is_written_is_read() -> None:
 def test_points_in_another_order_than_they_are_measured_in_make_no_table(places: tuple[int, ...]) -> None:
     expert_store.write("a", [points()[place] for place in places])
     assert expert_store.read("a", 8) is None
+
+
+def test_what_is_measured_is_in_that_order() -> None:
+    """Else it would be measured anew with each load."""
+    measured = [
+        (tokens, misses) for table in (POINTS, PROMPT_POINTS) for tokens in table for misses in table[tokens]
+    ]
+    assert measured == sorted(set(measured))
 
 
 def test_old_keys_make_room() -> None:
