@@ -132,8 +132,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         ``num_exact`` means nothing here: activations are bf16 or f32, never 8-bit.
         """
         for out, weight, bias in products:
-            if weight.shape != (out.width, x.width):
-                raise ValueError(f"weight must be {[out.width, x.width]}, got {list(weight.shape)}")
+            _expect_product(out, x, weight)
             if bias is not None:
                 expect("bias", bias, "float32", (out.width,))
         outs = tuple(out for out, _, _ in products)
@@ -147,6 +146,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
 
     def linear_add(self, out: DeviceBuffer, x: DeviceBuffer, weight: QuantMatrix) -> None:
         """Record out += x weight^T."""
+        _expect_product(out, x, weight)
         self._record(ops.Product([out], x, self._memory.matrix([weight]), None, self._precision, add=True))
 
     def swiglu(self, out: DeviceBuffer, gate: DeviceBuffer, up: DeviceBuffer) -> None:
@@ -384,3 +384,11 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def _refuse_finished(self) -> None:
         if self._runner is not None:
             raise ValueError("nothing can be recorded after finish()")
+
+
+def _expect_product(out: DeviceBuffer, x: DeviceBuffer, weight: QuantMatrix) -> None:
+    """Raise ValueError unless ``weight`` takes ``x`` to ``out``, which is another buffer."""
+    if weight.shape != (out.width, x.width):
+        raise ValueError(f"weight must be {[out.width, x.width]}, got {list(weight.shape)}")
+    if out is x:
+        raise ValueError("the product of a buffer cannot go to the buffer itself")

@@ -209,6 +209,8 @@ class ReferenceGraph(LatentOps, EncoderOps, StateOps, ExpertOps):
     def _expect_product(self, out: Buffer, x: Buffer, weight: QuantMatrix) -> None:
         self._expect(x, weight.shape[1], x.rows)
         self._expect(out, weight.shape[0], x.rows)
+        if out is x:
+            raise ValueError("the product of a buffer cannot go to the buffer itself")
 
     def _expect_pages(self, k_pages: ArrayLike, v_pages: ArrayLike) -> None:
         check_pages(k_pages, v_pages, "G", "C")

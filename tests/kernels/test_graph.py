@@ -236,7 +236,7 @@ def test_wrong_recordings_are_refused(kind: Any, rng: np.random.Generator) -> No
         lambda: graph.linear(x, wide, weight),
         lambda: graph.linear(foreign, x, weight),
         lambda: graph.linear(logits, x, weight),
-        lambda: graph.linear(x, x, weight, np.zeros(3, np.float32)),
+        lambda: graph.linear(graph.buffer(64), x, weight, np.zeros(3, np.float32)),
         lambda: graph.rms_norm(x, x, np.zeros(3, np.float32), 1e-5),
         lambda: graph.head_rms_norm(x, 5, np.zeros(12, np.float32), 1e-5),
         lambda: graph.add(x, wide),
@@ -253,6 +253,9 @@ def test_wrong_recordings_are_refused(kind: Any, rng: np.random.Generator) -> No
         lambda: graph.view(x),
     ):
         with pytest.raises(ValueError):  # each call has its own words
+            record()
+    for record in (lambda: graph.linear(x, x, weight), lambda: graph.linear_add(x, x, weight)):
+        with pytest.raises(ValueError, match="the product of a buffer cannot go to the buffer itself"):
             record()
     graph.finish()
     for record in (lambda: graph.buffer(3), lambda: graph.add(x, x), graph.finish):

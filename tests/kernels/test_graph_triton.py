@@ -253,6 +253,11 @@ def test_misuse_is_refused() -> None:
     x = g.buffer(32)
     with pytest.raises(ValueError, match=r"weight must be \[32, 32\]"):
         g.linear(x, x, matrix(16, 32, 1))
+    for record in (g.linear, g.linear_add):
+        with pytest.raises(ValueError, match="the product of a buffer cannot go to the buffer itself"):
+            record(x, x, matrix(32, 32, 1))
+    with pytest.raises(ValueError, match=r"weight must be \[32, 32\], got \[16, 32\]"):
+        g.linear_add(g.buffer(32), x, matrix(16, 32, 1))
     with pytest.raises(ValueError, match="width"):
         g.buffer(0)
     g.embedding(x, matrix(8, 32, 1))
