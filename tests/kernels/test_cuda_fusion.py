@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="the GPU engine needs triton")
 
 import torch
+from banks import make_bank
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,16 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("gated"), st.tuples(rows, st.sampled_from(["swiglu", "geglu"]), pair, st.booleans())),
     st.tuples(st.just("inner"), st.tuples(rows, rows, st.sampled_from(["swiglu", "geglu"]))),
     st.tuples(
+        st.just("mixture"),
+        st.tuples(
+            rows,
+            st.sampled_from([*ROWS, "s"]),
+            st.sampled_from([*ROWS, "t"]),
+            rows,
+            st.sampled_from([1.0, 0.5]),
+        ),
+    ),
+    st.tuples(
         st.just("heads"),
         st.tuples(
             rows, rows, st.sampled_from(["qk", "", "q"]), st.sampled_from(["qk", "kq", "k"]), st.booleans()
@@ -56,6 +67,7 @@ class Recorder:
             | dict.fromkeys(PAIR, INNER)
             | dict.fromkeys("qkvm", HEADS)
             | dict.fromkeys("st", WIDE)
+            | {"l": 4}
         )
         self.buffers = {name: graph.buffer(width) for name, width in widths.items()}
         self.weights: dict[Any, Any] = {}
@@ -108,6 +120,17 @@ class Recorder:
         g, b = self.graph, self.buffers
         g.linears([(b[name], self.matrix(WIDE, WIDE, 16 + i), None) for i, name in enumerate("st")], b[x])
         getattr(g, activation)(b[out], b["s"], b["t"])
+
+    def mixture(self, x: str, normed: str, mixed: str, out: str, scale: float) -> None:
+        """A norm of ``x``, a router, experts of the norm, their sum into ``out``: any may be one buffer."""
+        g, b = self.graph, self.buffers
+        g.rms_norm(b[normed], b[x], self.vector(WIDE, 3), 1e-5)
+        g.linear(b["l"], b[normed], self.matrix(4, WIDE, 23))
+        shapes = {"gate_up": (2 * INNER, WIDE), "down": (WIDE, INNER)}
+        experts = [{role: self.matrix(*shapes[role], 30 + e) for role in shapes} for e in range(4)]
+        bank = self.weights.setdefault("bank", make_bank(0, experts))
+        g.expert_ffn(b[mixed], b[normed], g.route_topk(b["l"], 2), bank)
+        g.add(b[out], b[mixed], scale)
 
     def heads(self, x: str, out: str, normed: str, order: str, is_read: bool) -> None:
         """What a layer does to q, k and v before attention, with norms of some heads; then attention."""
@@ -189,6 +212,15 @@ def test_fuses_what_may_be() -> None:
     # Rotated keys that somebody reads must lie in their buffer
     fused = names([("heads", ("x", "y", "", "qk", True))], ["y"])
     assert fused == ["Product", "Rope", "Rope", "KvStore", "Attention", "Product", "Product"]
+    assert names([("mixture", ("x", "s", "t", "x", 1.0))], ["x"]) == ["Router", "Experts"]
+    assert names([("mixture", ("x", "s", "t", "x", 1.0))], ["t"]) == ["Router", "Experts", "Add"]
+    assert names([("mixture", ("x", "s", "t", "s", 1.0))], ["s"]) == ["Router", "Experts", "Add"]
+    assert names([("mixture", ("x", "x", "t", "y", 1.0))], ["y"]) == [
+        "RmsNorm",
+        "Product",
+        "Route",
+        "Experts",
+    ]
     assert names([("add", ("x", "y", 1.0)), ("rms_norm", ("y", "x"))], ["y"]) == ["AddNorm"]
     assert names([("rms_norm", ("y", "x")), ("linear", ("z", "y"))], ["z"]) == ["Product"]
     assert names([("rms_norm", ("y", "x")), ("linear", ("z", "y"))], ["y"]) == ["RmsNorm", "Product"]
