@@ -73,7 +73,7 @@ inline void write_split(const QuantizeArgs& a, int64_t t, int64_t count, int64_t
 }
 
 template <int PARTS>
-inline void write_records(const TokenRows& rows, int64_t k, char* records) noexcept {
+inline void split_rows(const TokenRows& rows, int64_t k, char* records) noexcept {
     for (int64_t b = 0; b < k / 32; ++b) {
         __m512 high[16], low[16];
         for (int64_t i = 0; i < 16; ++i) high[i] = low[i] = _mm512_setzero_ps();

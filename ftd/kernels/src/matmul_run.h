@@ -136,7 +136,7 @@ inline OpFn split_matmul_select(int32_t parts) {
 
 inline RecordsFn records_select(int32_t parts) {
 #if defined(__x86_64__)
-    return parts == 1 ? amx::write_records<1> : amx::write_records<2>;
+    return parts == 1 ? amx::split_rows<1> : amx::split_rows<2>;
 #else
     return nullptr;
 #endif
