@@ -184,7 +184,10 @@ def _norm_between(program: list[Op], start: int) -> tuple[list[Op], int] | None:
         return None
     if first.weight.shape[0] > MAX_WIDTH:
         return None
-    # What was fused before keeps its place: the second may be the first of the next three
+    # The first writes while it reads: what is scaled may not be its x, nor its sums of squares lie where it
+    # finds those of the product before it
+    if norm.out is first.x or first.writer is not None:
+        return None
     second.norm, second.writer, first.following = norm, first, norm
     return [first], 2
 

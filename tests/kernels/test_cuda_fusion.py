@@ -187,6 +187,20 @@ def test_random_programs_compute_what_their_ops_do(ops: list[Op], wanted: list[s
         pytest.param([("add", ("x", "x", 0.5)), ("rms_norm", ("y", "x"))], ["x", "y"], id="x added to x"),
         pytest.param([("add", ("x", "y", 0.5)), ("rms_norm", ("y", "x"))], ["x", "y"], id="norm over addend"),
         pytest.param([("heads", ("x", "y", "qk", "kq", True))], ["y"], id="rotated keys that are read"),
+        pytest.param(
+            [("linear", ("z", "x")), ("rms_norm", ("x", "z")), ("linear", ("y", "x"))],
+            ["y"],
+            id="a norm over what was multiplied",
+        ),
+        pytest.param(
+            [
+                *(("linear", ("y", "x")), ("rms_norm", ("z", "y"))),
+                *(("linear", ("x", "z")), ("rms_norm", ("y", "x"))),
+                *(("linear", ("z", "y")), ("rms_norm", ("x", "z")), ("linear_add", ("y", "x"))),
+            ],
+            ["y"],
+            id="norms between all products",
+        ),
         pytest.param([("gated", ("x", "geglu", "up", False))], ["x", "up"], id="into up"),
     ],
 )
@@ -221,6 +235,10 @@ def test_fuses_what_may_be() -> None:
         "Route",
         "Experts",
     ]
+    # Of two norms in a row between products the second stays: one place keeps sums of squares
+    chain = [op for a, b, c in ("xyz", "zxy", "yzx") for op in (("linear", (b, a)), ("rms_norm", (c, b)))]
+    fused = names([*chain, ("linear", ("y", "x"))], ["y"])
+    assert fused == ["Product", "Product", "RmsNorm", "Product", "Product"]
     assert names([("add", ("x", "y", 1.0)), ("rms_norm", ("y", "x"))], ["y"]) == ["AddNorm"]
     assert names([("rms_norm", ("y", "x")), ("linear", ("z", "y"))], ["z"]) == ["Product"]
     assert names([("rms_norm", ("y", "x")), ("linear", ("z", "y"))], ["y"]) == ["RmsNorm", "Product"]
