@@ -43,10 +43,10 @@ LAUNCHES: dict[str, dict[tuple[str, str, int], Launch]] = {
     "default": {
         ("gate_up", "token", 16): Launch(2, 1, 2048, 4, 1),
         ("gate_up", "token", 8): Launch(2, 1, 512, 1, 1),
-        ("gate_up", "token", 4): Launch(2, 1, 1024, 1, 1),
+        ("gate_up", "token", 4): Launch(2, 1, 512, 1, 1),
         ("down", "token", 16): Launch(4, 1, 256, 4, 1),
         ("down", "token", 8): Launch(1, 1, 256, 1, 1),
-        ("down", "token", 4): Launch(8, 1, 256, 4, 1),
+        ("down", "token", 4): Launch(4, 1, 256, 4, 1),
         ("gate_up", "one", 16): Launch(32, 16, 128, 2, 3),
         ("gate_up", "one", 8): Launch(32, 16, 256, 2, 3),
         ("gate_up", "one", 4): Launch(32, 16, 256, 2, 3),
@@ -217,7 +217,7 @@ def _run_gate_up(
             FORMAT=gate.format, PLANES=len(gate.planes), STACKED=first_up > 0,
             CLAMPED=activation == "clamped", ALPHA=ALPHA, BIAS=gate_bias[0] is not None,
             USES=uses is not None, BN=launch.bn, BK=launch.bk, EVEN=step.width % launch.bk == 0,
-            STAGES=launch.stages, num_warps=launch.warps, **step.early,
+            num_warps=launch.warps, **step.early,
         )  # fmt: skip
         return launch.bt
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
@@ -257,7 +257,7 @@ def _run_down(
             FORMAT=down.format, PLANES=len(down.planes), CHOICES=triton.next_power_of_2(chosen),
             BIAS=bias is not None, ADD=add,
             BN=launch.bn, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
-            STAGES=launch.stages, num_warps=launch.warps, **step.early,
+            num_warps=launch.warps, **step.early,
         )  # fmt: skip
         return
     dtype = torch.float32 if step.is_exact or not step.is_grouped else torch.bfloat16

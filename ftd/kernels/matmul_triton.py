@@ -75,10 +75,11 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
     bt = max(8, triton.next_power_of_2(tokens))
     if in_words(weight, precision):
-        if tokens == 1 and 2048 <= rows <= 4096:
-            return Launch(8, 1024, 1, 1, 2, 4)
         if tokens == 1:
-            return Launch(16, 512, 1, parts(rows, 16, 256), 2, 4)
+            bk, warps = (1024, 2) if rows > 4096 else (2048, 4)
+            while bk > 512 and weight.shape[1] % bk:
+                bk //= 2
+            return Launch(8 if rows >= 2048 else 4, bk, 1, 1, warps, 1)
         if tokens > DECODE_TOKENS:
             return Launch(32, 128, bt, parts(rows, 32, 256), 2, 4)
         if rows >= 16384:
@@ -95,7 +96,7 @@ def squared_tiles(weight: DeviceMatrix, tokens: int, precision: str) -> int:
 
 
 def in_words(weight: DeviceMatrix, precision: str) -> bool:
-    """Return whether one token goes through ``vector_products``, 2 to 64 through ``word_products``."""
+    """Return whether one token goes through ``row_products``, 2 to 64 through ``word_products``."""
     return precision == "fast" and weight.format in CODE_FORMATS and weight.shape[1] % 32 == 0
 
 
@@ -204,7 +205,9 @@ def dense_product(
     width = rows // 2 if activation else rows
     if launch is None:
         choose = decode_launch if decode else prefill_launch
-        launch = choose(weight, tokens, precision)
+        # The kernel of one token adds no squares up, and reads x in pieces of 64 bits
+        has_norm = norm is not None and not isinstance(norm, Scaled)
+        launch = choose(weight, max(tokens, 2) if has_norm or x.data_ptr() % 8 else tokens, precision)
     tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
     assert not decode or launch.bt >= tokens

@@ -15,7 +15,7 @@ scaled and divides by the norm at its end.
 import triton
 import triton.language as tl
 
-from ftd.kernels.vector_product_triton import vector_products
+from ftd.kernels.row_product_triton import load_tile, row_products
 from ftd.kernels.weight_tile_triton import fp8_scale, half_columns, half_tiles, plain_tile
 from ftd.kernels.word_product_triton import load_order, word_products
 
@@ -169,8 +169,9 @@ def decode_kernel(
     """One part of K of one tile of BN rows, for at most BT tokens; the last part adds all and stores.
 
     WORDS: the warps of a program whose weight is read by ``word_products``, or 0
-    NORM: x is normalised, its squares are added up on the way. TILES: x was scaled by the product that wrote
-    it, whose sums of squares, at most so many, divide what comes out. SCALED: see ``finish``.
+    NORM: x is normalised, its squares are added up on the way; not of one token
+    TILES: x was scaled by the product that wrote it, whose sums of squares, at most so many, divide the sums
+    SCALED: see ``finish``
     TRIGGER: the kernel behind this one may start before it ends (``early_triton``); it never does itself
     """
     # ---- program ids
@@ -185,11 +186,14 @@ def decode_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if TILES:
         before = load_squares(squares, tokens, num_squares, TILES)
+        if BT > 1:  # of so many tokens too much to hold
+            before = tl.sum(before, axis=0)[None, :]
     # ---- loop
     if BT == 1:
-        sums, own_squares = vector_products(
-            x, planes, norm_weight, rows, begin, end, K, strides, FORMAT, NORM, BN, BK, EVEN, STAGES
-        )
+        tl.static_assert(not NORM, "row_products adds no squares up")
+        start = x + tl.zeros((1, 1), tl.int32)
+        first = load_tile(planes, strides, rows, begin, K, FORMAT, BN, BK, EVEN)
+        sums = row_products(first, start, planes, strides, rows, begin, end, K, FORMAT, BN, BK, EVEN)[:, None]
     elif WORDS:
         sums, own_squares = word_products(
             x, planes, norm_weight, tokens, rows, begin, end, T, K, x_stride, strides,

@@ -15,6 +15,7 @@ from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_triton import expert_ffn, expert_ffn_into
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.quant import ExpertBank
+from ftd.kernels.row_product_triton import ROW_FORMATS
 
 E, D, F, K = 7, 96, 64, 3
 
@@ -139,6 +140,25 @@ def test_a_single_token(device: str, rng: np.random.Generator, first: str, secon
     close(run(device, x, ids, weights, bank), wanted, "fast")
     ids[:] = -1
     assert not run(device, x, ids, weights, bank).any()
+
+
+@pytest.mark.parametrize("name", first_quick("q6_k", *sorted(ROW_FORMATS - {"q6_k"})))
+def test_a_single_token_in_bfloat16_of_any_format(device: str, rng: np.random.Generator, name: str) -> None:
+    width, inner = 512, 256
+    roles = [
+        {
+            "gate_up": random_matrix(name, 2 * inner, width, rng),
+            "down": random_matrix(name, width, inner, rng),
+        }
+        for _ in range(4)
+    ]
+    bank = make_bank(0, roles)
+    x, ids, weights = inputs(rng, 1, 4, width)
+    x = torch.from_numpy(x).to(torch.bfloat16)
+    wanted = expert_ffn_ref.expert_ffn(x.float().numpy(), ids, weights, bank, precision="f32")
+    places = [torch.from_numpy(each).to(device) for each in (ids, weights)]
+    made = expert_ffn(x.to(device), *places, DeviceBank.upload(bank, device))
+    close(made.float().cpu().numpy(), wanted, "fast")
 
 
 @pytest.mark.parametrize("name", ["bf16", "q4_0"])

@@ -22,6 +22,7 @@ from ftd.kernels.matmul_triton import (
 )
 from ftd.kernels.quant import FORMATS, QuantMatrix
 from ftd.kernels.rms_norm_ref import rms_norm
+from ftd.kernels.word_product_triton import CODE_FORMATS
 
 # Largest error relative to the sum of |x||w|: "fast" rounds both to 8 bits (the interpreter cuts them
 # off), "f32" sums some hundred products.
@@ -153,17 +154,28 @@ def test_parts_of_k_give_the_product_and_leave_the_counters_at_zero(
     weight = random_matrix("q4_0", 20, columns, rng)
     x = rng.standard_normal((tokens, columns), np.float32)
     norm_weight = np.ones(columns, np.float32)
+    is_token = tokens == 1  # a norm takes the kernels of more
     out = torch.empty((tokens, 20), device=device)
     for _ in range(2):
         dense_product(
             torch.from_numpy(x).to(device),
             upload(weight, device),
             out.fill_(float("nan")),
-            norm=(torch.from_numpy(norm_weight).to(device), 1e-6),
+            norm=None if is_token else (torch.from_numpy(norm_weight).to(device), 1e-6),
             precision=precision,
-            launch=Launch(16, bk, 1 if tokens == 1 else 16, splits, 1, 2),
+            launch=Launch(16, bk, 1 if is_token else 16, splits, 1, 2),
         )
-        assert_product(out, rms_norm(x, norm_weight, 1e-6), weight, precision)
+        assert_product(out, x if is_token else rms_norm(x, norm_weight, 1e-6), weight, precision)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name in CODE_FORMATS])
+def test_one_token_in_bfloat16_wherever_it_lies(name: str, rng: np.random.Generator, device: str) -> None:
+    weight = random_matrix(name, 37, 768, rng)
+    x = torch.from_numpy(rng.standard_normal((1, 780), np.float32)).to(torch.bfloat16).to(device)
+    for first in (0, 8, 3):
+        row = x[:, first : first + 768]
+        actual = matmul(row, upload(weight, device))
+        assert_product(actual, row.float().cpu().numpy(), weight, "fast")
 
 
 @pytest.mark.parametrize(("bn", "bk", "warps"), [(32, 256, 1), (64, 128, 2), (128, 512, 4)])
