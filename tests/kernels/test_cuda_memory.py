@@ -1,4 +1,4 @@
-"""DeviceMemory: what a program takes is what was counted before, and buffers have the types that they need."""
+"""DeviceMemory: what a program takes is what was counted before, and buffers have the types they need."""
 
 from typing import Any
 

@@ -155,7 +155,7 @@ STEPS = st.tuples(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [True, False])
-@settings(max_examples=examples(1))
+@settings(max_examples=examples(3))
 @given(schedule=st.lists(STEPS, min_size=1, max_size=5))
 @example(schedule=[([(0, 20), (2, 1)], 2), ([(2, 1), (0, 1)], 2), ([(1, 3), (0, 30), (2, 18)], 1)])
 def test_any_schedule_leaves_what_the_reference_leaves(padded: bool, schedule: Schedule) -> None:
