@@ -60,7 +60,7 @@ def _run_s(pool: ExpertPool, num_chosen: int, tokens: int, count: int) -> float:
     ids = ids.contiguous().to(pool.device)
     weights = torch.full(ids.shape, 1 / num_chosen, device=pool.device)
     box = prompts.mailbox
-    x = torch.randn((tokens, box.x.shape[1]), generator=generator).to(box.x.dtype).to(pool.device)
+    x = torch.full((tokens, box.x.shape[1]), 0.5, dtype=box.x.dtype, device=pool.device)
     out = torch.zeros(x.shape, device=pool.device)
     uses = torch.zeros(experts + 1, dtype=torch.int64, device=pool.device)
     best = float("inf")

@@ -5,7 +5,9 @@
 
 Which experts of a layer these are is chosen before the step begins, so that they are not staged: the coldest
 that are in no slot, as many as ``PromptTimes`` says. The message is that of decode, of more rows; its answer
-is of x's dtype.
+is of x's dtype. With 30b-a3b in bf16, 8 layers, 37 % of the experts in slots, H200 and 15 cores with AMX, the
+processor runs 36 of 81 missing experts a layer of a prompt of 256 tokens (115 to 68 ms), 18 of 1,024 tokens
+(115 to 93), 8 of 4,096 (118 to 114).
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 

@@ -3,7 +3,7 @@
 //   words[0] bell   words[1] tokens   words[2] layer   words[16] done      as expert_mailbox_triton.py lays them out
 //
 //   one token    hidden values of all its experts in a line ──▶ columns of the sum, of all its experts at once
-//   more         sort, floats of x ──▶ gather ──▶ gate_up ──▶ activate ──▶ down ──▶ combine
+//   more         sort, floats of x ──▶ gather ──▶ gate_up ──▶ activate ──▶ down ──▶ combine, a slice after the other
 //
 // A message is tens of microseconds' work, so nobody calls the system while messages come and nobody is told anything:
 // each thread reads the bell, and of one token x and ids too, which it sorts and quantises for itself. Work is a line of
