@@ -10,6 +10,9 @@ from ftd.kernels.expert_split import PROMPT_POINTS, Point
 
 # The first turns touch memory that nobody has used
 TURNS, WARM_TURNS = 4, 2
+# Where an expert takes so many times as long as its copy, more experts or tokens are not tried: they could
+# take longer than the card waits
+HOPELESS = 4
 
 
 def measure(pool: ExpertPool, num_chosen: int) -> list[Point]:
@@ -20,20 +23,23 @@ def measure(pool: ExpertPool, num_chosen: int) -> list[Point]:
     pool.share_prompts(None)
     copy_s = min(_staging_s(pool) for _ in range(2))
     missing = min(int((row < 0).sum()) for row in pool.state.slot_of.view(prompts.ours.shape).cpu())
-    found = [
-        Point(
-            tokens=tokens,
-            misses=count,
-            fetched=0,
-            seconds=max(run_s, 1e-9),
-            fetch_seconds=max(count * copy_s, 1e-9),
-            run_seconds=max(run_s, 1e-9),
-        )
-        for tokens, counts in PROMPT_POINTS.items()
-        for count in counts
-        if tokens <= len(prompts.mailbox.many) and count <= missing
-        for run_s in [_run_s(pool, num_chosen, tokens, count)]
-    ]
+    found: list[Point] = []
+    for tokens, counts in PROMPT_POINTS.items():
+        for count in counts:
+            is_hopeless = found and found[-1].run_seconds > HOPELESS * found[-1].fetch_seconds
+            if is_hopeless or tokens > len(prompts.mailbox.many) or count > missing:
+                continue
+            run_s, fetch_s = max(_run_s(pool, num_chosen, tokens, count), 1e-9), max(count * copy_s, 1e-9)
+            found.append(
+                Point(
+                    tokens=tokens,
+                    misses=count,
+                    fetched=0,
+                    seconds=run_s,
+                    fetch_seconds=fetch_s,
+                    run_seconds=run_s,
+                )
+            )
     prompts.use(np.zeros_like(prompts.ours))
     pool.check()
     pool.num_staged, prompts.num_shared = counted

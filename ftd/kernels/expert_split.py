@@ -105,12 +105,18 @@ class PromptTimes:
         return best if seconds(best) <= (1 - LEAST_GAIN) * seconds(0) else 0
 
     def _line(self, tokens: int) -> tuple[float, float]:
-        """Return the fixed seconds of asking the processor and those of each expert."""
+        """Return the fixed seconds of asking the processor and those of each expert.
+
+        Of more tokens than were measured they grow with the tokens.
+        """
         below = max((known for known in self._lines if known <= tokens), default=min(self._lines))
         above = min((known for known in self._lines if known >= tokens), default=max(self._lines))
         part = (tokens - below) / (above - below) if below < above else 0.0
         low, high = self._lines[below], self._lines[above]
-        fixed_s, run_s = (first + part * (last - first) for first, last in zip(low, high, strict=True))
+        more = max(tokens / max(self._lines), 1.0)
+        fixed_s, run_s = (
+            more * (first + part * (last - first)) for first, last in zip(low, high, strict=True)
+        )
         return fixed_s, run_s
 
     def fields(self) -> dict[str, object]:

@@ -183,12 +183,17 @@ def test_a_prompts_share_is_measured_and_the_pool_is_as_before(
     with Pool(2) as threads:
         _, pool = build(oracle, 5, "decayed", 0.5, threads)
         before, counted = pool.state.saved(), pool.counters()
+        monkeypatch.setattr(expert_prompt_rates, "HOPELESS", float("inf"))  # whatever the interpreter takes
         points = expert_prompt_rates.measure(pool, 3)
         assert [(point.tokens, point.misses) for point in points] == [(12, 1), (12, 2)]
         assert all(point.run_seconds > 0 and point.fetch_seconds > 0 for point in points)
         assert all(torch.equal(values, getattr(pool.state, name)) for name, values in before.items())
         assert pool.prompts is not None and not pool.prompts.ours.any()
         assert pool.counters() == counted
+        # A slow processor is not asked for more
+        monkeypatch.setattr(expert_prompt_rates, "HOPELESS", 4)
+        monkeypatch.setattr(expert_prompt_rates, "_run_s", lambda *_: 1e3)
+        assert [(point.tokens, point.misses) for point in expert_prompt_rates.measure(pool, 3)] == [(12, 1)]
         pool.close()
 
 
