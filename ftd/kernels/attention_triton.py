@@ -8,6 +8,7 @@ import torch
 from ftd.kernels.attention_decode_triton import DecodeWorkspace, attention_decode, decode_workspace
 from ftd.kernels.attention_prefill_triton import attention_prefill, num_parts, spread
 from ftd.kernels.attention_spread import Spread, prefill_blocks
+from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
 from ftd.kernels.shapes import expect
 
@@ -43,6 +44,7 @@ def attention(
     Waits for the lengths to make its list of blocks, so it is not for graph capture.
     """
     expect("q", q, FLOATS, ("T", "H", "C"))
+    check_pages(k_pages, v_pages, "G", q.shape[2])
     if window and not causal:
         raise ValueError(f"attention in both directions has no window, got {window}")
     if not causal:  # as if each row were its sequence's last

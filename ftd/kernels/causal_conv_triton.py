@@ -178,10 +178,10 @@ def causal_conv_into(
     expect("x", x, "float32 bfloat16", ("T", "C"))
     tokens, channels = x.shape
     check_weights(channels, weight, state)
-    sequences = state_index.shape[0]
-    expect("q_start", q_start, "int32", (sequences + 1,))
+    expect("q_start", q_start, "int32", ("B + 1",))
+    sequences = q_start.shape[0] - 1
     expect("positions", positions, "int32", (tokens,))
-    expect("state_index", state_index, "int32", ("B",))
+    expect("state_index", state_index, "int32", (sequences,))
     if kv_len is not None:
         expect("kv_len", kv_len, "int32", (sequences,))
     expect("out", out, "float32 bfloat16", (tokens, channels))

@@ -122,10 +122,10 @@ def gated_delta_into(
     value_heads, key_channels, value_channels = check_weights(width, key_heads, decay, bias, state)
     expect("a", a, "float32 bfloat16", (tokens, value_heads))
     expect("b", b, "float32 bfloat16", (tokens, value_heads))
-    sequences = state_index.shape[0]
-    expect("q_start", q_start, "int32", (sequences + 1,))
+    expect("q_start", q_start, "int32", ("B + 1",))
+    sequences = q_start.shape[0] - 1
     expect("positions", positions, "int32", (tokens,))
-    expect("state_index", state_index, "int32", ("B",))
+    expect("state_index", state_index, "int32", (sequences,))
     if kv_len is not None:
         expect("kv_len", kv_len, "int32", (sequences,))
     expect("out", out, "float32 bfloat16", (tokens, value_heads * value_channels))

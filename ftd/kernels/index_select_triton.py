@@ -212,7 +212,8 @@ def index_select(
     q is [T, H, C]. Bits come as i64 of the same bits as u64, with which torch cannot compute.
     """
     expect("q", q, FLOATS, ("T", "H", "C"))
-    expect("pages", pages, "float16 float32", ("P", "page_size", q.shape[2]))
+    check_pages(pages, q.shape[2])
+    expect("weights", weights, FLOATS, tuple(q.shape[:2]))
     keys = page_table.shape[1] * pages.shape[1]
     return index_select_into(
         q.flatten(1), weights, pages, page_table, q_start, kv_len, positions, count,

@@ -336,7 +336,8 @@ def latent_attention(
     Waits for the lengths to make its list of blocks, so it is not for graph capture.
     """
     expect("q", q, FLOATS, ("T", "H", "C"))
-    tokens, heads, _ = q.shape
+    tokens, heads, channels = q.shape
+    check_pages(pages, channels)
     blocks = prefill_blocks(q_start.cpu().numpy(), kv_len.cpu().numpy(), spread(heads, pages))
     shared = bool((blocks[:, 3] > 1).any())
     out = q.new_empty((tokens, heads, latent))

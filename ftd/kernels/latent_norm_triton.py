@@ -56,7 +56,10 @@ def latent_norm_into(
     latent = int(weight.shape[0])
     tail = int(x.shape[1]) - latent
     if latent < 1 or tail < 0 or (interleaved and tail % 2):
-        raise ValueError(f"x must hold the latent of {latent} and a tail, got {x.shape[1]} channels")
+        raise ValueError(
+            f"x must hold the latent and a tail, even where pairs are sorted, got {x.shape[1]} channels "
+            f"of which {latent} are the latent"
+        )
     if not eps >= 0.0:
         raise ValueError(f"eps must be at least 0, got {eps}")
     expect("out", out, FLOATS, tuple(x.shape))
