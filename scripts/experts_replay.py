@@ -16,7 +16,7 @@ from ftd.engine.device_chooser import DeviceChooser
 from ftd.engine.engine import Engine
 from ftd.engine.model import Model
 from ftd.engine.sequence import Sequence
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 
 # Steps that may be under way at once, whose ids wait in locked memory
 _IN_FLIGHT = 2
@@ -92,11 +92,11 @@ def _replaced(choices: Choices, forced: list[int]) -> Choices:
 class Slots:
     """What a pool's slots held at one moment, and how hot its experts were."""
 
-    pool: ExpertPool
+    pool: ExpertSlots
     state: dict[str, torch.Tensor]
 
     @classmethod
-    def of(cls, pool: ExpertPool) -> "Slots":
+    def of(cls, pool: ExpertSlots) -> "Slots":
         """Return what the slots of ``pool`` hold; nothing may be under way."""
         return cls(pool, pool.state.saved())
 

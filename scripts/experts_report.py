@@ -25,7 +25,7 @@ from ftd.engine.routing import belady_misses
 from ftd.engine.synthetic import SHAPES
 from ftd.kernels._bandwidth_cy import read_all
 from ftd.kernels._pool import Pool
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 
 READ_BYTES = 2 << 30
 # Splits of a program's own choice; what each run of ftd adds to the one before it
@@ -243,7 +243,7 @@ def card_ceilings() -> Ceilings:
     return Ceilings(copy=copy, h2d=h2d)
 
 
-def with_paths(card: Ceilings, pool: ExpertPool, num_threads: int) -> Ceilings:
+def with_paths(card: Ceilings, pool: ExpertSlots, num_threads: int) -> Ceilings:
     """Measure both paths of a pool, alone and at once, on memory that no cache holds."""
     data, config = np.ones(READ_BYTES // 8, np.uint64), pool.config
     count = min(config.num_experts, 16)

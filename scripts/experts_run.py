@@ -15,7 +15,7 @@ from ftd.engine.engine import Engine
 from ftd.engine.locality import Locality
 from ftd.engine.messages import Generate, Load, SamplingParams, Stats, Tokens, Up
 from ftd.engine.synthetic import Synthetic, SyntheticWeights
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=256, top_p=1.0, repeat_penalty=1.0)
 GREEDY = SamplingParams(temperature=0.0, top_k=1, top_p=1.0, repeat_penalty=1.0)
@@ -69,10 +69,10 @@ class Run:
         self.next_id = 1
 
     @property
-    def pool(self) -> ExpertPool:
+    def pool(self) -> ExpertSlots:
         """The pool of experts."""
         assert self.experts is not None
-        pool: ExpertPool = self.experts.pool
+        pool: ExpertSlots = self.experts.pool
         return pool
 
     @property

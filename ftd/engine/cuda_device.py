@@ -17,7 +17,7 @@ from ftd.errors import OutOfMemory
 from ftd.kernels import card_copy, copy_rate, dispatch, expert_rates
 from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.expert_places import PoolConfig
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.upload_ring import UploadRing
 
 # Of the memory that is free on a card, so much stays free for other programs' growth
@@ -83,7 +83,7 @@ def _release() -> None:
 
 def _experts(
     device: str, needs: ExpertNeeds, num_slots: int, num_chosen: int, policy: Policy, kept: Any
-) -> ExpertPool:
+) -> ExpertSlots:
     config = PoolConfig(
         num_layers=needs.num_layers,
         num_experts=needs.num_experts,
@@ -97,7 +97,7 @@ def _experts(
         overlaps=policy.overlaps,
         staged_layers=needs.staged_layers,
     )
-    return ExpertPool(config, MAX_PLACED_ROWS, num_chosen, device, kept)
+    return ExpertSlots(config, MAX_PLACED_ROWS, num_chosen, device, kept)
 
 
 def _arena(make_pages: MakePages, num_bytes: int) -> MakePages:

@@ -5,12 +5,12 @@ from statistics import median
 
 import torch
 
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 
 REPEATS = 5
 
 
-def measure(pool: ExpertPool) -> float:
+def measure(pool: ExpertSlots) -> float:
     """Return bytes a second of fetching a layer's experts to staged slots; nothing else may use ``pool``."""
     config = pool.config
     count = min(config.num_experts, 16)
@@ -28,6 +28,6 @@ def measure(pool: ExpertPool) -> float:
     return median(rates[1:])
 
 
-def _wait(pool: ExpertPool) -> None:
+def _wait(pool: ExpertSlots) -> None:
     if pool.device != "cpu":
         torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from ftd.kernels.cuda_program import DeviceBuffer, Op, Product, RmsNorm
 from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_triton import expert_ffn_into
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.expert_workspace import Workspace
 from ftd.kernels.route_topk_triton import route_topk_into
 from ftd.kernels.router_triton import MAX_TOKENS, router
@@ -161,7 +161,7 @@ class CachedExperts(Experts):
     Few tokens: those that are in slots compute while the others are fetched. Many: layers are staged.
     """
 
-    pool: ExpertPool = field(kw_only=True)
+    pool: ExpertSlots = field(kw_only=True)
     row: int = field(kw_only=True)
 
     def __post_init__(self) -> None:

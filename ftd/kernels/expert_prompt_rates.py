@@ -5,7 +5,7 @@ import time
 import numpy as np
 import torch
 
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.expert_split import PROMPT_POINTS, Point
 
 # The first turns touch memory that nobody has used
@@ -15,7 +15,7 @@ TURNS, WARM_TURNS = 4, 2
 HOPELESS = 4
 
 
-def measure(pool: ExpertPool, num_chosen: int) -> list[Point]:
+def measure(pool: ExpertSlots, num_chosen: int) -> list[Point]:
     """Return a point for each of PROMPT_POINTS that fits; nothing else may use ``pool``. Takes a second."""
     prompts = pool.prompts
     assert prompts is not None
@@ -46,7 +46,7 @@ def measure(pool: ExpertPool, num_chosen: int) -> list[Point]:
     return found
 
 
-def _staging_s(pool: ExpertPool) -> float:
+def _staging_s(pool: ExpertSlots) -> float:
     """Return the seconds of staging an expert."""
     before = pool.num_staged
     _wait(pool)
@@ -56,7 +56,7 @@ def _staging_s(pool: ExpertPool) -> float:
     return (time.perf_counter() - begin_s) / max(pool.num_staged - before, 1)
 
 
-def _run_s(pool: ExpertPool, num_chosen: int, tokens: int, count: int) -> float:
+def _run_s(pool: ExpertSlots, num_chosen: int, tokens: int, count: int) -> float:
     """Return the seconds of a layer of which the processor runs ``count`` experts, each of as many rows."""
     prompts = pool.prompts
     assert prompts is not None
@@ -88,6 +88,6 @@ def _run_s(pool: ExpertPool, num_chosen: int, tokens: int, count: int) -> float:
     return best
 
 
-def _wait(pool: ExpertPool) -> None:
+def _wait(pool: ExpertSlots) -> None:
     if pool.device != "cpu":
         torch.cuda.synchronize()

@@ -14,7 +14,7 @@ from ftd.kernels import expert_prompt_rates
 from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_ref import check_bank
 from ftd.kernels.expert_ffn_triton import expert_ffn_into
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.expert_split import POINTS, Split, search, tabulate
 from ftd.kernels.expert_workspace import Workspace
 
@@ -26,7 +26,7 @@ _INTERPRETED = {1: (1, 2)}
 _HOT = 1 << 50
 
 
-def measure(pool: ExpertPool, num_chosen: int) -> Split:
+def measure(pool: ExpertSlots, num_chosen: int) -> Split:
     """Measure ``pool`` and return how to split misses; nothing else may use it. Takes a few seconds."""
     config = pool.config
     is_card = pool.device != "cpu"
@@ -55,7 +55,7 @@ def measure(pool: ExpertPool, num_chosen: int) -> Split:
 class _Layers:
     """Layers of steps whose misses are forced; one graph for each number of tokens."""
 
-    def __init__(self, pool: ExpertPool, num_chosen: int) -> None:
+    def __init__(self, pool: ExpertSlots, num_chosen: int) -> None:
         assert pool.mailbox is not None and pool.first_bank is not None
         self._pool, self._num_chosen = pool, num_chosen
         self._precision = "f32" if pool.mailbox.x.dtype == torch.float32 else "fast"

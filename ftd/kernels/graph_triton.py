@@ -30,7 +30,7 @@ from ftd.kernels.cuda_states import StateOps
 from ftd.kernels.cuda_step import StepMemory
 from ftd.kernels.device_weights import DeviceWeights
 from ftd.kernels.expert_ffn_ref import check_bank
-from ftd.kernels.expert_pool import ExpertPool
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.gated_chunk_triton import ChunkWorkspace
 from ftd.kernels.latent_attention_triton import LatentWorkspace
 from ftd.kernels.quant import ExpertBank, QuantMatrix
@@ -59,7 +59,7 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         max_pages_per_sequence: int,
         precision: Literal["fast", "f32"] = "fast",
         device: str = "cuda",
-        experts: ExpertPool | None = None,
+        experts: ExpertSlots | None = None,
         weights: DeviceWeights | None = None,
     ) -> None:
         self._experts = experts

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import card_experts, devices, expert_plan, expert_store
 from ftd.engine.messages import Load, Ready, TokenLogprob, Tokens
 from ftd.errors import EngineError, OutOfMemory
-from ftd.kernels import expert_pool, expert_prompt_rates, expert_rates
+from ftd.kernels import expert_prompt_rates, expert_rates, expert_slots
 from ftd.kernels.host_lock import HostLocks
 from tests.engine import tiny
 from tests.engine.serving import Serving, write_ftw
@@ -143,7 +143,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(HostLocks, "add", add)
     if not HAS_CARD:
-        monkeypatch.setattr(expert_pool, "needs_locks", lambda device: True)
+        monkeypatch.setattr(expert_slots, "needs_locks", lambda device: True)
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, Clock
 from ftd.engine.model import Model
-from ftd.kernels import cuda_experts, cuda_memory, expert_pool, expert_prompt_rates, expert_rates
+from ftd.kernels import cuda_experts, cuda_memory, expert_prompt_rates, expert_rates, expert_slots
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_mailbox_triton import Mailbox
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
-from ftd.kernels.expert_pool import ExpertPool
 from ftd.kernels.expert_prompts import PromptShare
+from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.expert_split import NUM_SIZES
 from tests.engine import test_model, tiny
 from tests.engine.test_model import PROMPT, assert_close, run
@@ -33,7 +33,7 @@ def build(
     share: float = 1.0,
     threads: Pool | None = None,
     staged_layers: int = 2,
-) -> tuple[Model, ExpertPool]:
+) -> tuple[Model, ExpertSlots]:
     """Build the model with a pool that fetches a ``share`` of misses and runs the others on ``threads``."""
     place = devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
     records = oracle.banks[0].records
@@ -49,7 +49,7 @@ def build(
         staged_layers=staged_layers,
     )
     device = "cpu" if place.name == "interpreter" else "cuda"
-    pool = ExpertPool(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
+    pool = ExpertSlots(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
     if threads is not None:
         pool.use_processor(threads, oracle.hyperparameters["hidden_size"], "f32", prompt_tokens=16)
 
@@ -202,7 +202,7 @@ def test_a_prompts_share_is_measured_and_the_pool_is_as_before(
 def test_a_prompt_leaves_its_experts_in_slots(
     oracle: tiny.Tiny, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expert_pool, "SEED_TOKENS", 2)
+    monkeypatch.setattr(expert_slots, "SEED_TOKENS", 2)
     model, pool = build(oracle, 6, policy)
     before = pool.state.owner_of.tolist()
     prompt = [PROMPT[:12]] if policy == "decayed" else [PROMPT[:12], PROMPT[12:20]]

@@ -21,12 +21,13 @@ import contextlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ftd.errors import EngineError, OutOfMemory
+from ftd.kernels._expert_worker_cy import ExpertWorker
+from ftd.kernels._pool import Pool
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
@@ -36,10 +37,6 @@ from ftd.kernels.host_lock import HostLocks
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency, quota_table
 from ftd.kernels.residency_triton import MAX_PAIRS, access, advance
-
-if TYPE_CHECKING:
-    from ftd.kernels._expert_worker_cy import ExpertWorker
-    from ftd.kernels._pool import Pool
 
 # What a prompt leaves in slots: so many of its last tokens count as steps of a few, and a layer gets so many.
 SEED_STEPS, SEED_TOKENS, SEED_EXPERTS = 4, 16, 16
@@ -56,7 +53,7 @@ class Kept:
     clock: torch.Tensor
 
 
-class ExpertPool:
+class ExpertSlots:
     """Owns slots and residency on ``device`` and pins the banks that it is given. One thread at a time.
 
     kept: of a pool of the same banks; the hottest experts are in slots from the start.
@@ -106,14 +103,12 @@ class ExpertPool:
         ]
         self.formats: set[str] = set()
 
-    def use_processor(self, threads: "Pool", width: int, precision: str, prompt_tokens: int = 0) -> None:
+    def use_processor(self, threads: Pool, width: int, precision: str, prompt_tokens: int = 0) -> None:
         """Let misses beyond the quota run on ``threads``, which nobody else may use; before ``add``.
 
         prompt_tokens: of the longest step that leaves it some of what would be staged, if ``share_prompts``
         says so.
         """
-        from ftd.kernels._expert_worker_cy import ExpertWorker  # compiled; others have no use for it
-
         dtype = torch.float32 if precision == "f32" else torch.bfloat16
         box = Mailbox.allocate(
             self._max_rows, self._num_chosen, width, dtype, self.device, most=prompt_tokens
