@@ -40,7 +40,7 @@ def parse_duration(text: str) -> int:
         if re.fullmatch(r"\d+\.?\d*|\.\d+", rest):
             raise InvalidOption(f'time: missing unit in duration "{text}"', "add a unit: ns us ms s m h")
         raise InvalidOption(f'time: invalid duration "{text}"', "write it as 5m, 1h30m or 300ms")
-    return min(int(sign * total), FOREVER_NS)
+    return sign * int(min(total, FOREVER_NS))
 
 
 def parse_keep_alive(value: object) -> int | None:

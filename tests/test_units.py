@@ -21,6 +21,10 @@ from ftd.errors import InvalidOption
         ("0", 0),
         ("1µs", 1000),
         ("10ns", 10),
+        # no more than 64 bits hold, however many digits there are
+        ("9" * 20 + "h", units.FOREVER_NS),
+        ("9" * 400 + "s", units.FOREVER_NS),
+        ("-" + "9" * 400 + "s", -units.FOREVER_NS),
     ],
 )
 def test_parse_duration_reads_go_durations(text: str, ns: int) -> None:
