@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 BODIES = json.loads(Path(__file__).with_name("bodies.json").read_text())
 ODD = [
     *(None, True, False, 0, -1, 1, 2**31, 2**64, -(2**70), 0.5, 1e308, math.inf),
+    *("9" * 400 + "s", "9" * 5000),
     *("", "x", "tiny", "\x00", "\ud800", "é日本", "-1", "5m", "json", "a" * 5000),
     *("<|im_start|>", "{{ x }}", "../../etc/passwd", "tiny:x"),
     *([], {}, [[]], [None], [1, "a"], [{}], {"": 1}, {"a": {"b": []}}),
