@@ -11,7 +11,6 @@ processor runs 36 of 81 missing experts a layer of a prompt of 256 tokens (115 t
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
-import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect_many, ring
 from ftd.kernels.shapes import expect
+from ftd.kernels.side_stream import beside
 
 PAIRS_PER_PROGRAM = 1024
 
@@ -101,10 +101,7 @@ class PromptShare:
             ids, weights, self._is_ours[row], here, uses, box.on_cpu.data_ptr(), box.weights.data_ptr(),
             ids.numel(), BLOCK=PAIRS_PER_PROGRAM,
         )  # fmt: skip
-        beside = contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
-        with beside:
+        with beside(self._stream):
             box.x[:tokens].copy_(x, non_blocking=True)
             ring(box, tokens, row)
         self.num_shared += count

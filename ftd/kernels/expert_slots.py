@@ -17,29 +17,29 @@ Where the system refuses to lock host memory, no kernel can read it: the process
 slot, and prompts still stage layers.
 """
 
-import contextlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ftd.errors import EngineError, OutOfMemory
+from ftd.kernels import expert_seeds
 from ftd.kernels._expert_worker_cy import ExpertWorker
 from ftd.kernels._pool import Pool
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_prompts import PromptShare, Share
+from ftd.kernels.expert_seeds import Seeds
 from ftd.kernels.fill_triton import fill
-from ftd.kernels.host_lock import HostLocks
+from ftd.kernels.host_lock import HostLocks, needs_locks
 from ftd.kernels.quant import BankMatrix, ExpertBank
-from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency, quota_table
+from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency
 from ftd.kernels.residency_triton import MAX_PAIRS, access, advance
+from ftd.kernels.side_stream import beside
 
-# What a prompt leaves in slots: so many of its last tokens count as steps of a few, and a layer gets so many.
-SEED_STEPS, SEED_TOKENS, SEED_EXPERTS = 4, 16, 16
 # How long the card waits for the workers: with the step's own time an error is there within 2 s.
 WORKER_WAIT_S = 1.5
 
@@ -82,8 +82,7 @@ class ExpertSlots:
         self._num_chosen = num_chosen
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
         self._placements: dict[tuple[int, int], Placement] = {}
-        beside = device != "cpu" and config.overlaps
-        self._copies = torch.cuda.Stream() if beside else None
+        self._copies = torch.cuda.Stream() if device != "cpu" and config.overlaps else None
         self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self.prompts: PromptShare | None = None
@@ -92,11 +91,7 @@ class ExpertSlots:
         self._held = np.full(total, -1, np.int32)
         self._staged: dict[int, torch.cuda.Event | None] = {}
         self.num_staged = 0
-        uncounted = replace(self.state, counters=torch.zeros_like(self.state.counters))
-        self._seeding = [
-            replace(uncounted, quota=quota_table([limit, limit], [0, 0]).to(device))
-            for limit in [0] * (SEED_STEPS - 1) + [SEED_EXPERTS]
-        ]
+        self._seeds = Seeds(self.state, device)
         self._staged_bases = [
             torch.full_like(self._bases, self._slots[self._first_staged(half)].data_ptr())
             for half in range(config.staged_layers)
@@ -189,7 +184,7 @@ class ExpertSlots:
         first = row * config.num_experts
         access(self.state, ids, first, placement, config.policy, config.num_staged, message=message)
         # One stream: what is fetched for the next time is in its slot before that can become a victim's
-        with self._beside(self._copies):
+        with beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])
             self._fetched = None if self._copies is None else self._copies.record_event()
             if self.mailbox is not None:
@@ -294,21 +289,16 @@ class ExpertSlots:
 
         ids [T, K] of a prompt's tokens. Layers to come keep theirs: they are not staged.
         """
-        config, last = self.config, len(self._seeding) * SEED_TOKENS
-        if ids.shape[0] < last or config.num_slots == 0:
+        config, first = self.config, row * self.config.num_experts
+        if len(ids) < expert_seeds.STEPS * expert_seeds.TOKENS or config.num_slots == 0:
             return
-        first = row * config.num_experts
-        placement = self._placement(SEED_TOKENS, row)
-        for state, rows in zip(self._seeding, torch.split(ids[-last:], SEED_TOKENS), strict=True):
-            access(state, rows, first, placement, config.policy, 0, first + config.num_experts)
+        placement = self._placement(expert_seeds.TOKENS, row)
+        self._seeds.choose(ids, range(first, first + config.num_experts), placement, config.policy)
         bases = self._staged_bases[row % config.staged_layers]
         fill(placement.fetch, placement.counts, bases, self._slots, config.num_experts, config.record_bytes)
 
     def counters(self) -> dict[str, int]:
-        """Return what ``Residency`` has counted, and the experts ``staged`` and, instead, ``shared``.
-
-        Waits for the device.
-        """
+        """Return what ``Residency`` counted, and experts ``staged`` and ``shared``. Waits for the device."""
         counted = dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
         shared = 0 if self.prompts is None else self.prompts.num_shared
         return counted | {"staged": self.num_staged, "shared": shared}
@@ -387,20 +377,12 @@ class ExpertSlots:
         if self.prompts is not None:
             missing &= ~self.prompts.ours[row]
         edges = np.flatnonzero(np.diff(np.concatenate(([0], missing.view(np.int8), [0]))))
-        with self._beside(self._copies):
+        with beside(self._copies):
             for begin, end in edges.reshape(-1, 2):
                 target = self._slots[first + begin : first + end]
                 target.copy_(self._banks[row][begin:end], non_blocking=True)
                 self.num_staged += int(end - begin)
         self._staged[row] = None if self._copies is None else self._copies.record_event()
-
-    @staticmethod
-    def _beside(stream: "torch.cuda.Stream | None") -> "contextlib.AbstractContextManager[object]":
-        """Return a context whose launches run beside the current stream, after what it has launched."""
-        if stream is None:
-            return contextlib.nullcontext()
-        stream.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(stream)
 
     def _do_without_lock(self) -> None:
         """Leave to the processor what is in no slot: only locked memory can be fetched from.
@@ -415,8 +397,3 @@ class ExpertSlots:
                 "raise the limit of locked memory (ulimit -l), or set FTD_EXPERTS=auto",
             )
         self.set_quota([0] * (self.config.num_experts + 1))
-
-
-def needs_locks(device: str) -> bool:
-    """Return whether kernels there read host memory only if it is locked."""
-    return device != "cpu"

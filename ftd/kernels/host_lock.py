@@ -5,6 +5,11 @@ import contextlib
 import torch
 
 
+def needs_locks(device: str) -> bool:
+    """Return whether kernels there read host memory only if it is locked."""
+    return device != "cpu"
+
+
 class HostLocks:
     """Owns the locks of memory that others own; ``refusal`` says why the system refused the last one."""
 

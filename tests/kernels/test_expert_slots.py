@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the GPU engine needs triton")
 from ftd.engine import devices
 from ftd.engine.expert_cache import EPOCH_HALF_LIVES, Clock
 from ftd.engine.model import Model
-from ftd.kernels import cuda_experts, cuda_memory, expert_prompt_rates, expert_rates, expert_slots
+from ftd.kernels import cuda_experts, cuda_memory, expert_prompt_rates, expert_rates, expert_seeds
 from ftd.kernels._pool import Pool
 from ftd.kernels.expert_mailbox_triton import Mailbox
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
@@ -202,7 +202,7 @@ def test_a_prompts_share_is_measured_and_the_pool_is_as_before(
 def test_a_prompt_leaves_its_experts_in_slots(
     oracle: tiny.Tiny, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expert_slots, "SEED_TOKENS", 2)
+    monkeypatch.setattr(expert_seeds, "TOKENS", 2)
     model, pool = build(oracle, 6, policy)
     before = pool.state.owner_of.tolist()
     prompt = [PROMPT[:12]] if policy == "decayed" else [PROMPT[:12], PROMPT[12:20]]
