@@ -5,6 +5,9 @@
       the last of a sequence's splits to finish merges what all of them have found
 
 How many splits are launched depends on shapes alone; what each takes, on the sequence's length on the device.
+
+Slower on an H200, in a layer of 30b-a3b with 1,024 keys: the first tile in registers before the wait and the
+new key apart from the pages, by 0.1 us (4 heads, 64 keys and 4 warps a program) to 9.6 (8 heads, 128, 8).
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 

@@ -4,7 +4,7 @@
     down      program (rows)           out of some rows: all chosen experts at once, so nobody adds later
 
 EARLY: as in ``expert_products_triton``; down finds its experts and has its first weights before gate and up
-have ended. Codes are read by programs of one warp, which wait for no other.
+have ended. A row of down as one long row of all experts took 2.5 to 14 us longer (H200).
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 

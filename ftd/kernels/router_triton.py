@@ -5,6 +5,8 @@
 
 Logits are sums of float32 products of exact weights. It is rms_norm, matmul and route_topk of the references
 in that order.
+
+Slower on an H200 (30b-a3b): the choice by pairs of 32-bit reductions, by 1.4 us; that in one warp, by 0.8.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
