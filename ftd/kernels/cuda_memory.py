@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ftd.kernels.attention_triton import DecodeWorkspace, decode_workspace, num_parts
 from ftd.kernels.cuda_experts import MOST_EXPERT_ROWS, Experts, Router
-from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product
+from ftd.kernels.cuda_program import DeviceBuffer, GatedProduct, Op, Product, SelectRows
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
 from ftd.kernels.device_weights import DeviceWeights, allocate
 from ftd.kernels.expert_workspace import Workspace
@@ -87,6 +87,8 @@ class DeviceMemory:
         exact = {each for op in program for each in op.buffers(op.EXACT)}
         exact |= {op.outs[0] for op in program if isinstance(op, Product) and op.add}
         exact |= {op.out for op in program if isinstance(op, Experts)}
+        # Rows of logits are exact, those of hidden states as exact as what they are selected from
+        selected = {op.out: op.x for op in program if isinstance(op, SelectRows)}
         count = {"tokens": self._limits.max_tokens, "logits": self._limits.max_logits}
         for buffer in buffers:
             if buffer not in used or buffer.tensor is not None:
@@ -94,7 +96,9 @@ class DeviceMemory:
             group = groups.get(buffer, (buffer,))
             if any(each not in used for each in group):
                 group = (buffer,)
-            is_exact = self._precision == "f32" or buffer.kind == "logits" or not exact.isdisjoint(group)
+            source = selected.get(buffer, buffer)
+            is_exact = self._precision == "f32" or source.kind == "logits"
+            is_exact = is_exact or source in exact or not exact.isdisjoint(group)
             dtype = torch.float32 if is_exact else torch.bfloat16
             shape = (count[buffer.kind], sum(each.width for each in group))
             wide = torch.zeros(shape, dtype=dtype, device=self.device)

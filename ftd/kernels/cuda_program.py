@@ -14,7 +14,8 @@ from ftd.kernels.cuda_step import DeviceStep
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.embedding_triton import embedding_into
 from ftd.kernels.gated_matmul_triton import gated_matmul
-from ftd.kernels.matmul_triton import Scaled, Scaling, matmul_into, squared_tiles
+from ftd.kernels.matmul_triton import Scaled, Scaling, matmul_into
+from ftd.kernels.product_launch import squared_tiles
 from ftd.kernels.rms_norm_triton import rms_norm_into
 from ftd.kernels.rope_triton import rope_into
 from ftd.kernels.select_logit_rows_triton import select_logit_rows_into

@@ -1,4 +1,4 @@
-"""matmul on a GPU: which kernel multiplies, how it is launched, and the memory that it needs.
+"""matmul on a GPU: which kernel multiplies, and the memory that it needs.
 
 Up to 64 tokens ``decode_kernel`` reads the weight once. More go through ``prefill_kernel``; where there are
 many, the weight is first made bfloat16, some rows at a time, in memory kept for that.
@@ -14,15 +14,19 @@ import triton.language as tl
 from ftd.kernels.dequantize_triton import dequantize_into
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.early_triton import early
+from ftd.kernels.product_launch import (
+    DECODE_TOKENS,
+    Launch,
+    choose_launch,
+    in_words,
+    is_decode,
+    squared_tiles,
+)
 from ftd.kernels.product_triton import SQUARES, decode_kernel, prefill_kernel
 from ftd.kernels.shapes import expect
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
-from ftd.kernels.word_product_triton import CODE_FORMATS, unit_columns
+from ftd.kernels.word_product_triton import unit_columns
 
-# Tokens of the largest decode step, and of a norm in the product's kernel.
-DECODE_TOKENS = 16
-# Up to so many tokens memory is the bound, and K is split to occupy the card: the decode kernel's matter.
-SPLIT_TOKENS = 64
 # Room for the parts of a split product, f32: 16 tokens x 8 parts x 32,768 rows; wider weights need no split.
 _PARTIAL_ITEMS = 16 * 8 * 32768
 _COUNTERS = 8192
@@ -34,17 +38,6 @@ UNPACK_VALUES = 1 << 20
 _DENSE_ITEMS = 1 << 26
 
 Activation = Literal["", "silu", "gelu"]
-
-
-class Launch(NamedTuple):
-    """How a kernel is launched: BN rows by BK columns, BT tokens, parts of K, warps, pipeline stages."""
-
-    bn: int
-    bk: int
-    bt: int
-    splits: int
-    warps: int
-    stages: int
 
 
 class Scaling(NamedTuple):
@@ -66,57 +59,6 @@ class Scaled(NamedTuple):
 
     eps: float
     num_tiles: int
-
-
-def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
-    """Return how a product of few tokens is launched; measured on an H200."""
-    rows = weight.shape[0]
-    if precision == "f32":
-        return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
-    bt = max(8, triton.next_power_of_2(tokens))
-    if in_words(weight, precision):
-        if tokens == 1:
-            bk, warps = (1024, 2) if rows > 4096 else (2048, 4)
-            while bk > 512 and weight.shape[1] % bk:
-                bk //= 2
-            return Launch(8 if rows >= 2048 else 4, bk, 1, 1, warps, 1)
-        if tokens > DECODE_TOKENS:
-            return Launch(32, 128, bt, parts(rows, 32, 256), 2, 4)
-        if rows >= 16384:
-            return Launch(32, 256, bt, 1, 1, 3)
-        return Launch(64, 256, bt, parts(rows, 64, 256), 2, 3)
-    if tokens > DECODE_TOKENS:
-        return Launch(64, 128, bt, parts(rows, 64, 128), 4, 3)
-    return Launch(64, 128, DECODE_TOKENS, parts(rows, 64, 128), 4, 4)
-
-
-def squared_tiles(weight: DeviceMatrix, tokens: int, precision: str) -> int:
-    """Return of how many tiles of rows a product leaves the sums of squares."""
-    return int(triton.cdiv(weight.shape[0], decode_launch(weight, tokens, precision).bn))
-
-
-def in_words(weight: DeviceMatrix, precision: str) -> bool:
-    """Return whether one token goes through ``row_products``, 2 to 64 through ``word_products``."""
-    return precision == "fast" and weight.format in CODE_FORMATS and weight.shape[1] % 32 == 0
-
-
-def parts(rows: int, tile: int, programs: int) -> int:
-    """Return the power of two, at most 8, of parts of K that gives so many programs."""
-    count = 1
-    while count < 8 and triton.cdiv(rows, tile) * count < programs:
-        count *= 2
-    return count
-
-
-def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
-    """Return how a product of many tokens is launched; measured on an H200."""
-    if precision == "f32":
-        return Launch(32, 32, 64, 1, 4, 2)
-    if weight.format == "bf16" and tokens > 256:
-        return Launch(128, 64, 256, 1, 8, 3)
-    if triton.cdiv(weight.shape[0], 128) * triton.cdiv(tokens, 128) < 132:
-        return Launch(64, 64, 128, 1, 4, 4)
-    return Launch(128, 64, 128, 1, 8, 4)
 
 
 class _Scratch(NamedTuple):
@@ -198,25 +140,24 @@ def dense_product(
     tokens, (rows, columns) = x.shape[0], weight.shape
     if not tokens:
         return
-    decode = tokens <= (DECODE_TOKENS if precision == "f32" else SPLIT_TOKENS)
+    decode = is_decode(tokens, precision)
     if launch is None and is_unpacked(weight, tokens, precision):
         unpacked_product(x, weight, out, bias=bias, activation=activation, add=add)
         return
     width = rows // 2 if activation else rows
     if launch is None:
-        choose = decode_launch if decode else prefill_launch
         # The kernel of one token adds no squares up, and reads x in pieces of 64 bits
         has_norm = norm is not None and not isinstance(norm, Scaled)
-        launch = choose(weight, max(tokens, 2) if has_norm or x.data_ptr() % 8 else tokens, precision)
+        launch = choose_launch(weight, max(tokens, 2) if has_norm or x.data_ptr() % 8 else tokens, precision)
     tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
+    # Who divides by the norm counts the tiles from the weight alone
+    assert scaling is None or tiles == squared_tiles(weight, tokens, precision)
     assert not decode or launch.bt >= tokens
-    words = decode and launch.bt > 1 and in_words(weight, precision)
-    assert not words or (
-        launch.bk % unit_columns(weight.format) == 0 and launch.bn % (16 * launch.warps) == 0
-    )
+    words = launch.warps if decode and launch.bt > 1 and in_words(weight, precision) else 0
+    assert not words or (launch.bk % unit_columns(weight.format) == 0 and launch.bn % (16 * words) == 0)
     planes, strides = kernel_planes(weight)
-    meta = {
+    meta: dict[str, Any] = {
         "FORMAT": weight.format,
         "PLAIN": weight.format in PLAIN_FORMATS,
         "ACTIVATION": activation,
@@ -232,9 +173,9 @@ def dense_product(
         "num_stages": launch.stages,
     }
     if decode:
+        meta.update(WORDS=words, STAGES=launch.stages)
         grid, sizes = (tiles, launch.splits), (tokens, width, columns)
-        meta.update(WORDS=launch.warps if words else 0, STAGES=launch.stages)
-        _decode(x, planes, strides, out, bias, norm, scaling, grid, sizes, **meta)
+        _decode(x, planes, strides, out, bias, norm, scaling, grid, sizes, meta)
         return
     assert norm is None and scaling is None
     prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](
@@ -253,7 +194,7 @@ def _decode(
     scaling: Scaling | None,
     grid: tuple[int, int],
     sizes: tuple[int, int, int],
-    **meta: Any,
+    meta: dict[str, Any],
 ) -> None:
     """Launch ``decode_kernel``; its memory beside the arguments is the device's ``scratch``."""
     memory = scratch(x.device)

@@ -95,22 +95,22 @@ def load_four(x, starts, inside, EVEN: tl.constexpr):
         fours = x.to(tl.pointer_type(tl.int64)) + pairs[None, :]
         loaded = (tl.load(fours) if EVEN else tl.load(fours, mask=inside[None, :], other=0),)
     else:
-        twos = x.to(tl.pointer_type(tl.int64)) + (starts // 2)[None, :]
+        # Two of float32 are one unsigned: the type says which they are
+        twos = x.to(tl.pointer_type(tl.uint64)) + (starts // 2)[None, :]
         if EVEN:
-            loaded = (tl.load(twos), tl.load(twos + 1))
+            loaded = (tl.load(twos), tl.load(twos + 1))  # type: ignore[assignment]
         else:
-            loaded = (
-                tl.load(twos, mask=inside[None, :], other=0),
-                tl.load(twos + 1, mask=inside[None, :], other=0),
-            )
+            first = tl.load(twos, mask=inside[None, :], other=0)
+            second = tl.load(twos + 1, mask=inside[None, :], other=0)
+            loaded = (first, second)  # type: ignore[assignment]
     return loaded
 
 
 @triton.jit
-def four_columns(loaded, FLOATS: tl.constexpr):
-    """Return the four columns that ``load_four`` loaded, each [1 or BN, W] f32; FLOATS: of f32, not bf16."""
+def four_columns(loaded):
+    """Return the four columns that ``load_four`` loaded, each [1 or BN, W] f32."""
     low, high = loaded[0].to(tl.int32), (loaded[0] >> 32).to(tl.int32)
-    if FLOATS:
+    if loaded[0].dtype == tl.uint64:
         first, second = low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
         third = loaded[1].to(tl.int32).to(tl.float32, bitcast=True)
         fourth = (loaded[1] >> 32).to(tl.int32).to(tl.float32, bitcast=True)

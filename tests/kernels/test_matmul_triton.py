@@ -11,15 +11,8 @@ from weights import random_matrix
 from ftd.kernels import matmul_triton
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.matmul_triton import (
-    Launch,
-    Scaled,
-    Scaling,
-    dense_product,
-    matmul,
-    matmul_into,
-    squared_tiles,
-)
+from ftd.kernels.matmul_triton import Scaled, Scaling, dense_product, matmul, matmul_into
+from ftd.kernels.product_launch import Launch, squared_tiles
 from ftd.kernels.quant import FORMATS, QuantMatrix
 from ftd.kernels.rms_norm_ref import rms_norm
 from ftd.kernels.word_product_triton import CODE_FORMATS
