@@ -25,6 +25,9 @@ PROMPT = [504, 3575, 282, 260, 1343, 314, 2470, 30, 216, 34, 504, 1343]
 NUM_TOKENS = 64
 # What bfloat16 may turn over: two ids whose log probabilities differ by no more
 NEAR_TIE = 0.1
+# A router's near tie that it turns over moves the log probability of one token: in transformers by 0.155 at
+# most (tiny-moe, 64 tokens), here by 0.123 there and by 0.198 (tiny-hybrid); the median is below 0.01 in both
+MOST_MOVED, MOST_TURNED, MEDIAN_MOVED = 0.3, 4, 0.02
 
 
 @pytest.fixture(params=MODELS)
@@ -116,9 +119,13 @@ def chosen_by_transformers(source: Path, ids: list[int], text: list[int]) -> lis
 def test_bfloat16_turns_over_near_ties_alone(load: Load, source: Path) -> None:
     ids = prompt(source)
     card = answer(msgspec.structs.replace(load, device="cuda", precision="fast"), ids)
+    moved = []
     for ours, theirs in zip(card, answer(load, ids), strict=True):
         if ours.id != theirs.id:
             logprobs = dict(theirs.top)
             assert logprobs[ours.id] >= theirs.logprob - NEAR_TIE
             break  # the texts differ from here on
-        assert abs(ours.logprob - theirs.logprob) <= NEAR_TIE
+        moved.append(abs(ours.logprob - theirs.logprob))
+    assert len(moved) >= 8
+    assert max(moved) <= MOST_MOVED and np.median(moved) <= MEDIAN_MOVED, moved
+    assert sum(each > NEAR_TIE for each in moved) <= MOST_TURNED, moved
