@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 
 # 8 values a thread of 4 warps: two loads of 16 bytes each.
 BLOCK = 1024
@@ -49,7 +49,7 @@ def add_into(y: torch.Tensor, scale: float = 1.0, *, out: torch.Tensor) -> torch
     expect("y", y, FLOATS, tuple(out.shape))
     tokens, width = out.shape
     if tokens and width:
-        grid = (tokens, triton.cdiv(width, BLOCK))
+        grid = (tokens, ceil_div(width, BLOCK))
         _add_kernel[grid](out, y, width, scale, out.stride(0), y.stride(0), BLOCK=BLOCK, num_warps=4)
     return out
 

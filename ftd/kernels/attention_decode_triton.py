@@ -28,7 +28,7 @@ from ftd.kernels.attention_token_triton import (
     store_token,
 )
 from ftd.kernels.early_triton import early
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Tensor cores take tiles of at least 16 rows: so many heads cost no more than one.
 ROWS = 16
@@ -258,16 +258,16 @@ def num_splits(sequences: int, tasks: int, heads: int, max_keys: int) -> int:
     max_keys  keys that a sequence may have
     """
     wanted = max(MIN_SPLITS, WANTED_PROGRAMS // (sequences * tasks))
-    useful = triton.cdiv(max_keys, SPLIT_KEYS)
+    useful = ceil_div(max_keys, SPLIT_KEYS)
     most = min(MAX_SPLITS, MAX_MERGED_HEADS // heads)
-    return int(triton.next_power_of_2(max(1, min(wanted, useful, most))))
+    return power_of_two(max(1, min(wanted, useful, most)))
 
 
 def _tasks(num_heads: int, num_kv_heads: int) -> tuple[int, int]:
     """Return heads of a program, and programs that one split of one sequence takes."""
     group = num_heads // num_kv_heads
     heads = min(group, ROWS)
-    return heads, num_kv_heads * int(triton.cdiv(group, heads))
+    return heads, num_kv_heads * ceil_div(group, heads)
 
 
 def decode_workspace(
@@ -330,9 +330,9 @@ def attention_decode(
     wanted = sequences * tasks * heads * splits * (channels + 2)
     if workspace.parts.shape[0] < wanted or workspace.counts.shape[0] < sequences * tasks:
         raise ValueError(f"workspace must hold {wanted} values, got {workspace.parts.shape[0]}")
-    block = max(64, triton.next_power_of_2(channels))
+    block = max(64, power_of_two(channels))
     tiles = TILES[block, k_pages.dtype == torch.float32]
-    heads_padded = triton.next_power_of_2(heads)
+    heads_padded = power_of_two(heads)
     unused = kv_len  # stands for a pointer that the kernel does not read
     if new is not None:
         new.check(q, k_pages, v_pages)

@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.early_triton import early
+from ftd.kernels.shapes import power_of_two
 
 # Values of a row that its warp waits for at once, 64 a thread: those of 16 shares of 128 channels.
 ON_THEIR_WAY = 2048
@@ -118,7 +119,7 @@ def merge_shares(
     rows      of a program
     tasks     programs of one row of ``blocks``
     """
-    block = max(64, int(triton.next_power_of_2(channels)))
+    block = max(64, power_of_two(channels))
     _merge_kernel[(tasks, blocks.shape[0], PIECES)](
         q_start, blocks, q_start if sinks is None else sinks, out, parts, parts.shape[0] // (channels + 2),
         out.stride(0), GROUP=group, HEADS=heads, HAS_SINKS=sinks is not None, C=channels, BLOCK_C=block,

@@ -18,7 +18,7 @@ import triton.language as tl
 from ftd.kernels.attention_merge_triton import merge_shares
 from ftd.kernels.attention_spread import Spread
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST, Tiles, add_sink, attend, check, pages_of
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Heads that share a program: at most this many, so that a block is at least 8 tokens.
 MAX_HEADS = 16
@@ -187,7 +187,7 @@ def _prefill_kernel(
 
 def _tiles(k_pages: torch.Tensor) -> tuple[Tiles, int]:
     """Return the launch parameters, and channels padded."""
-    block = max(64, int(triton.next_power_of_2(k_pages.shape[2])))
+    block = max(64, power_of_two(k_pages.shape[2]))
     return TILES[block, k_pages.dtype == torch.float32], block
 
 
@@ -195,7 +195,7 @@ def _tasks(k_pages: torch.Tensor, num_heads: int) -> tuple[int, int]:
     """Return heads of a program, and programs that one block takes."""
     groups = int(k_pages.shape[1])
     heads = min(num_heads // groups, MAX_HEADS)
-    return heads, groups * int(triton.cdiv(num_heads // groups, heads))
+    return heads, groups * ceil_div(num_heads // groups, heads)
 
 
 def spread(k_pages: torch.Tensor, num_heads: int, window: int = 0) -> Spread:

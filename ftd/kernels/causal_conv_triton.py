@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.causal_conv_ref import check_weights
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Up to so many tokens one program goes through a sequence.
 FEW_TOKENS = 16
@@ -188,10 +188,10 @@ def causal_conv_into(
     if not tokens or not sequences:
         return out
     taps = weight.shape[1]
-    blocks = triton.cdiv(channels, BLOCK_CHANNELS)
+    blocks = ceil_div(channels, BLOCK_CHANNELS)
     places = (q_start, positions, state_index, kv_len)
     options = {"TAPS": taps, "HAS_LEN": kv_len is not None, "CHANNELS": BLOCK_CHANNELS}
-    rows = triton.next_power_of_2(taps - 1)
+    rows = power_of_two(taps - 1)
     if tokens <= FEW_TOKENS:
         _few[(sequences, blocks)](
             x,
@@ -207,9 +207,9 @@ def causal_conv_into(
             **options,
         )
         return out
-    _many[(triton.cdiv(tokens, BLOCK_TOKENS), blocks)](
+    _many[(ceil_div(tokens, BLOCK_TOKENS), blocks)](
         x, weight, state, *places, out, tokens, sequences, channels, x.stride(0), out.stride(0),
-        TOKENS=BLOCK_TOKENS, SEQUENCES=max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), **options,
+        TOKENS=BLOCK_TOKENS, SEQUENCES=max(MIN_SEQUENCES, power_of_two(sequences)), **options,
     )  # fmt: skip
     _keep[(sequences, blocks)](x, state, *places, channels, x.stride(0), ROWS=rows, **options)
     return out

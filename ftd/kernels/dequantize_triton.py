@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 from ftd.kernels.weight_tile_triton import (
     PLAIN_FORMATS,
     fp8_scale,
@@ -80,7 +80,7 @@ def dequantize_into(weight: DeviceMatrix, rows: tuple[int, int], *, out: torch.T
         raise ValueError(f"rows must lie in 0 to {weight.shape[0]}, got {first} to {end}")
     expect("out", out, "float32 bfloat16", (end - first, columns))
     planes, strides = kernel_planes(weight)
-    dequantize_kernel[(triton.cdiv(end - first, _BN), triton.cdiv(columns, _BK))](
+    dequantize_kernel[(ceil_div(end - first, _BN), ceil_div(columns, _BK))](
         out, planes, first, end - first, columns, out.stride(0), strides,
         FORMAT=weight.format, PLAIN=weight.format in PLAIN_FORMATS, BN=_BN, BK=_BK,
         TAIL=weight.format == "nvfp4" and columns % 32 != 0,

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ftd.kernels.dequantize_triton import copy_rows
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 from ftd.kernels.weight_tile_triton import PLAIN_FORMATS, kernel_planes
 
 # Few tokens by few columns: a decode step's one row still occupies several multiprocessors.
@@ -55,7 +55,7 @@ def embedding_into(
     if not tokens:
         return out
     planes, strides = kernel_planes(weight)
-    embedding_kernel[(triton.cdiv(tokens, _BT), triton.cdiv(columns, _BK))](
+    embedding_kernel[(ceil_div(tokens, _BT), ceil_div(columns, _BK))](
         ids, planes, out, tokens, rows, columns, scale, strides, out.stride(0),
         FORMAT=weight.format, PLAIN=weight.format in PLAIN_FORMATS, BT=_BT, BK=_BK,
         TAIL=weight.format == "nvfp4" and columns % 32 != 0,

@@ -10,7 +10,6 @@ result depends on which program came last, nor on other tokens.
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
@@ -22,7 +21,7 @@ from ftd.kernels.expert_token_triton import down_token_kernel, gate_up_token_ker
 from ftd.kernels.expert_workspace import DECODE_TOKENS, Workspace
 from ftd.kernels.matmul_ref import PRECISIONS
 from ftd.kernels.row_product_triton import ROW_FORMATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 from ftd.kernels.weight_tile_triton import PLAIN_FORMATS
 
 
@@ -182,8 +181,8 @@ class _Step(NamedTuple):
         return count, {
             "GROUPED": self.is_grouped,
             "BY_EXPERT": by_expert,
-            "CHOICES": triton.next_power_of_2(chosen),
-            "EXPERTS": triton.next_power_of_2(experts),
+            "CHOICES": power_of_two(chosen),
+            "EXPERTS": power_of_two(experts),
         }
 
 
@@ -210,7 +209,7 @@ def _run_gate_up(
         gate_bias, up_bias = _bias(bank, "gate"), _bias(bank, "up")
     launch = step.launch("gate_up", gate, up)
     if step.is_token(gate, up):
-        gate_up_token_kernel[(triton.cdiv(step.inner, launch.bn), step.num_pairs)](
+        gate_up_token_kernel[(ceil_div(step.inner, launch.bn), step.num_pairs)](
             x, gate.planes, up.planes, gate_bias[0], up_bias[0], bank.slot_of, step.ids, uses, h,
             bank.num_experts, step.width, step.inner, limit,
             h.stride(0), gate.strides, gate.slots, up.slots, (gate_bias[1], up_bias[1]),
@@ -224,7 +223,7 @@ def _run_gate_up(
     if step.is_grouped:
         group_pairs(step.ids, groups, launch.bt, uses)
     num_groups, how = step.groups(launch.bt)
-    gate_up_kernel[(triton.cdiv(step.inner, launch.bn), num_groups)](
+    gate_up_kernel[(ceil_div(step.inner, launch.bn), num_groups)](
         x, gate.planes, up.planes, gate_bias[0], up_bias[0],
         bank.slot_of, step.ids, groups.order, groups.starts, groups.ends, uses, h,
         step.ids.shape[0], step.ids.shape[1], bank.num_experts, step.width, step.inner, first_up, limit,
@@ -251,10 +250,10 @@ def _run_down(
         launch = launch._replace(bt=block_tokens)
     chosen = step.ids.shape[1]
     if step.is_token(down):
-        down_token_kernel[(triton.cdiv(step.width, launch.bn),)](
+        down_token_kernel[(ceil_div(step.width, launch.bn),)](
             h, down.planes, bias, bank.slot_of, step.ids, step.weights, out,
             chosen, step.width, step.inner, float(scale), h.stride(0), down.strides, down.slots, bias_slot,
-            FORMAT=down.format, PLANES=len(down.planes), CHOICES=triton.next_power_of_2(chosen),
+            FORMAT=down.format, PLANES=len(down.planes), CHOICES=power_of_two(chosen),
             BIAS=bias is not None, ADD=add,
             BN=launch.bn, BK=launch.bk, EVEN=step.inner % launch.bk == 0,
             num_warps=launch.warps, **step.early,
@@ -264,7 +263,7 @@ def _run_down(
     parts = step.workspace.rows(step.workspace.parts, step.num_pairs, step.width, dtype)
     groups = step.workspace.groups(step.num_pairs, bank.num_experts)
     num_groups, how = step.groups(launch.bt)
-    down_kernel[(triton.cdiv(step.width, launch.bn), num_groups)](
+    down_kernel[(ceil_div(step.width, launch.bn), num_groups)](
         h, down.planes, bias, bank.slot_of, step.ids, step.weights,
         groups.order, groups.starts, groups.ends, parts, step.workspace.arrivals(bank.num_experts), out,
         step.ids.shape[0], chosen, bank.num_experts, step.width, step.inner, float(scale),
@@ -276,7 +275,7 @@ def _run_down(
         num_warps=launch.warps, num_stages=launch.stages, **how, **step.early,
     )  # fmt: skip
     if step.is_grouped:
-        combine_kernel[(step.ids.shape[0], triton.cdiv(step.width, COMBINE_COLUMNS))](
+        combine_kernel[(step.ids.shape[0], ceil_div(step.width, COMBINE_COLUMNS))](
             parts, step.ids, step.weights, out, chosen, step.width, float(scale),
             step.ids.stride(0), step.weights.stride(0), out.stride(0),
             CHOSEN=chosen, ADD=add, BLOCK=COMBINE_COLUMNS,

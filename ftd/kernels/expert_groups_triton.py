@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ftd.kernels.shapes import ceil_div, power_of_two
+
 # Pairs that a program counts or places; small, so that 2,048 tokens occupy the card.
 PAIRS_PER_PROGRAM = 128
 
@@ -148,7 +150,7 @@ def group_pairs(ids: torch.Tensor, groups: Groups, block: int, uses: torch.Tenso
     tokens, chosen = ids.shape
     num_experts = groups.counts.shape[0]
     num_pairs = tokens * chosen
-    grid = (triton.cdiv(num_pairs, PAIRS_PER_PROGRAM),)
+    grid = (ceil_div(num_pairs, PAIRS_PER_PROGRAM),)
     _count_pairs[grid](
         ids, groups.rank, groups.counts, num_pairs, chosen, ids.stride(0), BLOCK=PAIRS_PER_PROGRAM
     )
@@ -159,7 +161,7 @@ def group_pairs(ids: torch.Tensor, groups: Groups, block: int, uses: torch.Tenso
         uses,
         num_experts,
         BT=block,
-        EXPERTS=triton.next_power_of_2(num_experts),
+        EXPERTS=power_of_two(num_experts),
         USES=uses is not None,
     )
     _place_pairs[grid](

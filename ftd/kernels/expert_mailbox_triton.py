@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.early_triton import early
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 LINE_WORDS = 16  # a cache line of 64 bytes
 # Who sees the bell has the words beside it too
@@ -262,9 +262,9 @@ def _launch_collect(
     max_looks: int,
 ) -> None:
     tokens, width = out.shape
-    rows = min(triton.next_power_of_2(max(tokens, 1)), 4)
-    columns = min(triton.next_power_of_2(width), COLLECTED_VALUES // rows)
-    programs = max(triton.cdiv(tokens, COLLECTED_TOKENS), 1)
+    rows = min(power_of_two(max(tokens, 1)), 4)
+    columns = min(power_of_two(width), COLLECTED_VALUES // rows)
+    programs = max(ceil_div(tokens, COLLECTED_TOKENS), 1)
     _collect[(programs,)](
         out, num_on_cpu, mailbox.sent, mailbox.words.data_ptr(), answer.data_ptr(),
         tokens, width, float(scale), max(max_looks // programs, 1), out.stride(0),

@@ -20,7 +20,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect_many, ring
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 from ftd.kernels.side_stream import beside
 
 PAIRS_PER_PROGRAM = 1024
@@ -97,7 +97,7 @@ class PromptShare:
         expect("x", x, str(box.x.dtype).removeprefix("torch."), (tokens, box.x.shape[1]))
         here = self._here[:tokens]
         expect("weights", weights, "float32", here.shape)
-        _divide[(triton.cdiv(ids.numel(), PAIRS_PER_PROGRAM),)](
+        _divide[(ceil_div(ids.numel(), PAIRS_PER_PROGRAM),)](
             ids, weights, self._is_ours[row], here, uses, box.on_cpu.data_ptr(), box.weights.data_ptr(),
             ids.numel(), BLOCK=PAIRS_PER_PROGRAM,
         )  # fmt: skip

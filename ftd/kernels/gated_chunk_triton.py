@@ -24,6 +24,7 @@ import triton.language as tl
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.gated_delta_ref import NORM_EPS
 from ftd.kernels.gated_math_triton import sigmoid, softplus
+from ftd.kernels.shapes import ceil_div, power_of_two
 
 # Tokens of a chunk; T costs its cube, the walk has fewer steps.
 CHUNK = 64
@@ -256,7 +257,7 @@ class ChunkWorkspace:
 
 def padded(channels: int) -> int:
     """Return channels as a tile has them: a power of two that tensor cores take."""
-    return max(16, int(triton.next_power_of_2(channels)))
+    return max(16, power_of_two(channels))
 
 
 def max_chunks(num_tokens: int, num_sequences: int) -> int:
@@ -306,7 +307,7 @@ def chunked(
     rooms = (workspace.keys, workspace.values, workspace.scores, workspace.factors)
     shared = {
         "TILED": tiled, "HAS_LEN": kv_len is not None, "MANY": MANY_TOKENS, "CHUNK": CHUNK, "KEYS": keys,
-        "VALUES": values, "SEQUENCES": max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), "DOT": DOT,
+        "VALUES": values, "SEQUENCES": max(MIN_SEQUENCES, power_of_two(sequences)), "DOT": DOT,
     }  # fmt: skip
     _prepare[(chunks, heads)](
         qkv, a, b, decay, bias, q_start, positions, kv_len, *rooms,
@@ -316,7 +317,7 @@ def chunked(
         **shared,
         num_warps=PREPARE_WARPS, num_stages=PREPARE_STAGES,
     )  # fmt: skip
-    _walk[(triton.cdiv(value_channels, values), heads, sequences)](
+    _walk[(ceil_div(value_channels, values), heads, sequences)](
         qkv, *rooms, state, q_start, positions, state_index, kv_len, out,
         sequences, key_heads, heads, key_channels, value_channels, qkv.stride(0), out.stride(0),
         PART=keys if keys <= BLOCK_KEYS else keys // 2, WIDTH=width, **shared,

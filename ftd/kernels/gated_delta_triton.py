@@ -13,7 +13,7 @@ import triton.language as tl
 from ftd.kernels.gated_chunk_triton import MANY_TOKENS, ChunkWorkspace, chunk_workspace, chunked
 from ftd.kernels.gated_delta_ref import NORM_EPS, check_weights
 from ftd.kernels.gated_math_triton import sigmoid, softplus
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Columns of a program: 8 of 128 rows are 32 values for each thread of a warp.
 BLOCK_VALUES = 8
@@ -131,12 +131,12 @@ def gated_delta_into(
     expect("out", out, "float32 bfloat16", (tokens, value_heads * value_channels))
     if not tokens or not sequences:
         return out
-    _gated_delta[(sequences, value_heads, triton.cdiv(value_channels, BLOCK_VALUES))](
+    _gated_delta[(sequences, value_heads, ceil_div(value_channels, BLOCK_VALUES))](
         qkv, a, b, decay, bias, state, q_start, positions, state_index, kv_len, out,
         key_heads, value_heads, key_channels, value_channels, key_channels**-0.5,
         qkv.stride(0), a.stride(0), b.stride(0), out.stride(0),
         TILED=tiled, HAS_LEN=kv_len is not None, EPS=NORM_EPS, MANY=MANY_TOKENS,
-        KEYS=triton.next_power_of_2(key_channels), VALUES=BLOCK_VALUES, num_warps=1,
+        KEYS=power_of_two(key_channels), VALUES=BLOCK_VALUES, num_warps=1,
     )  # fmt: skip
     if tokens >= MANY_TOKENS:
         chunked(

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 
 # 8 values a thread of 4 warps.
 BLOCK = 1024
@@ -42,7 +42,7 @@ def gelu_into(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     tokens, width = x.shape
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
-        _gelu_kernel[(tokens, triton.cdiv(width, BLOCK))](
+        _gelu_kernel[(tokens, ceil_div(width, BLOCK))](
             x, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4
         )
     return out

@@ -16,7 +16,7 @@ from ftd.kernels.dequantize_triton import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.head_linear_ref import check
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Rows, columns and depth of a tile; few rows stream weights, so many programs with short columns.
 FEW_ROWS, FEW = 16, (16, 32, 128)
@@ -95,9 +95,9 @@ def head_linear_into(
     if not tokens:
         return out
     rows, columns, depth = F32 if weight.dtype == torch.float32 else FEW if tokens <= FEW_ROWS else MANY
-    _head_linear_kernel[(triton.cdiv(wide, columns), heads, triton.cdiv(tokens, rows))](
+    _head_linear_kernel[(ceil_div(wide, columns), heads, ceil_div(tokens, rows))](
         x, weight, out, tokens, wide, deep, tail, x.stride(0), out.stride(0),
-        INTERLEAVED=interleaved, TAIL=triton.next_power_of_2(tail) if tail else 0,
+        INTERLEAVED=interleaved, TAIL=power_of_two(tail) if tail else 0,
         BM=rows, BN=columns, BK=depth, num_warps=4,
     )  # fmt: skip
     return out

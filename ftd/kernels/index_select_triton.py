@@ -17,7 +17,7 @@ import triton.language as tl
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect, expect_range
+from ftd.kernels.shapes import ceil_div, expect, expect_range, power_of_two
 
 # Tokens whose scores lie in the workspace together: of 131,072 keys they are 32 MiB.
 SEGMENT = 64
@@ -178,15 +178,15 @@ def index_select_into(
         raise ValueError(
             f"out and scores must hold {max_keys} keys, got {list(out.shape)}, {list(scores.shape)}"
         )
-    padded = max(MIN_SEQUENCES, triton.next_power_of_2(sequences))
+    padded = max(MIN_SEQUENCES, power_of_two(sequences))
     for first in range(0, tokens, SEGMENT):
         rows = min(SEGMENT, tokens - first)
-        _scores_kernel[(triton.cdiv(max_keys, BLOCK_KEYS), rows)](
+        _scores_kernel[(ceil_div(max_keys, BLOCK_KEYS), rows)](
             q, weights, pages, page_table, q_start, kv_len, positions, scores,
             first, sequences, heads, channels, count,
             q.stride(0), weights.stride(0), page_table.stride(0), scores.stride(0),
-            PAGE_SIZE=page_size, HEADS=max(16, triton.next_power_of_2(heads)),
-            CHANNELS=max(16, triton.next_power_of_2(channels)), KEYS=BLOCK_KEYS,
+            PAGE_SIZE=page_size, HEADS=max(16, power_of_two(heads)),
+            CHANNELS=max(16, power_of_two(channels)), KEYS=BLOCK_KEYS,
             SEQUENCES=padded, num_warps=4,
         )  # fmt: skip
         _select_kernel[(rows,)](

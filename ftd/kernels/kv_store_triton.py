@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # A page of 32 tokens at a time, where there are so many.
 TOKENS = 32
@@ -98,7 +98,7 @@ def kv_store(
     if not tokens:
         return
     rows = TOKENS if tokens > 1 else 1
-    _kv_store_kernel[(triton.cdiv(tokens, rows), heads)](
+    _kv_store_kernel[(ceil_div(tokens, rows), heads)](
         k,
         v,
         k_pages,
@@ -114,6 +114,6 @@ def kv_store(
         PAGE_SIZE=k_pages.shape[3],
         C=channels,
         TOKENS=rows,
-        BLOCK=triton.next_power_of_2(channels),
+        BLOCK=power_of_two(channels),
         num_warps=4 if rows > 1 else 1,
     )

@@ -20,7 +20,7 @@ from ftd.kernels.attention_spread import Spread, prefill_blocks
 from ftd.kernels.attention_tile_triton import LOG2_E, LOWEST
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect, expect_range
+from ftd.kernels.shapes import ceil_div, expect, expect_range, power_of_two
 
 # Rows and keys of a tile, warps, stages: the accumulator of 512 channels takes most of the registers.
 DECODE, PREFILL, F32 = (16, 32, 4, 2), (64, 32, 8, 2), (16, 16, 4, 1)
@@ -189,14 +189,14 @@ class LatentWorkspace:
 
 def _heads_of_block(num_heads: int, rows: int) -> int:
     """Return how many heads of a token share a program."""
-    return min(rows, int(triton.next_power_of_2(num_heads)))
+    return min(rows, power_of_two(num_heads))
 
 
 def spread(num_heads: int, pages: torch.Tensor) -> Spread:
     """Return how ``latent_attention_prefill`` wants prompts to be shared out."""
     rows = (F32 if pages.dtype == torch.float32 else PREFILL)[0]
     heads = _heads_of_block(num_heads, rows)
-    return Spread(rows // heads, max(1, WANTED_SHARES // int(triton.cdiv(num_heads, heads))))
+    return Spread(rows // heads, max(1, WANTED_SHARES // ceil_div(num_heads, heads)))
 
 
 def num_parts(latent: int) -> int:
@@ -206,9 +206,9 @@ def num_parts(latent: int) -> int:
 
 def num_splits(sequences: int, num_heads: int, max_keys: int) -> int:
     """Return how many programs share the keys of a sequence: a power of two, by shapes known on the host."""
-    tasks = sequences * int(triton.cdiv(num_heads, DECODE[0]))
-    wanted = min(max(4, WANTED_PROGRAMS // tasks), MAX_SPLITS, int(triton.cdiv(max_keys, SPLIT_KEYS)))
-    return int(triton.next_power_of_2(max(1, wanted)))
+    tasks = sequences * ceil_div(num_heads, DECODE[0])
+    wanted = min(max(4, WANTED_PROGRAMS // tasks), MAX_SPLITS, ceil_div(max_keys, SPLIT_KEYS))
+    return power_of_two(max(1, wanted))
 
 
 def latent_workspace(
@@ -263,8 +263,8 @@ def latent_attention_decode(
     if workspace.tops.numel() < 2 * sequences * num_heads * splits:
         raise ValueError(f"workspace must hold {sequences} sequences of {splits} splits")
     heads = _heads_of_block(num_heads, rows)
-    wide = max(16, int(triton.next_power_of_2(latent)))
-    _latent_attention_kernel[(splits, triton.cdiv(num_heads, heads), sequences)](
+    wide = max(16, power_of_two(latent))
+    _latent_attention_kernel[(splits, ceil_div(num_heads, heads), sequences)](
         q, pages, page_table, kv_len, kv_len, kv_len, kv_len, kv_len if selected is None else selected, out,
         workspace.parts, workspace.tops, scale * LOG2_E.value, num_heads, latent, channels, 0,
         q.stride(0), out.stride(0), page_table.stride(0), 0 if selected is None else selected.stride(0),
@@ -304,12 +304,12 @@ def latent_attention_prefill(
     if not blocks.shape[0]:
         return out
     rows, keys, warps, stages = F32 if pages.dtype == torch.float32 else PREFILL
-    heads, wide = _heads_of_block(num_heads, rows), max(16, int(triton.next_power_of_2(latent)))
+    heads, wide = _heads_of_block(num_heads, rows), max(16, power_of_two(latent))
     wanted = num_parts(latent)
     if parts is not None and parts.shape[0] < wanted:
         raise ValueError(f"parts must hold {wanted} values, got {parts.shape[0]}")
     cells = 0 if parts is None else parts.shape[0] // (latent + 2)
-    _latent_attention_kernel[(1, triton.cdiv(num_heads, heads), blocks.shape[0])](
+    _latent_attention_kernel[(1, ceil_div(num_heads, heads), blocks.shape[0])](
         q, pages, page_table, q_start, q_start, positions, blocks, blocks if selected is None else selected,
         out, q if parts is None else parts, q, scale * LOG2_E.value, num_heads, latent, channels, cells,
         q.stride(0), out.stride(0), page_table.stride(0), 0 if selected is None else selected.stride(0),
@@ -318,7 +318,7 @@ def latent_attention_prefill(
         BLOCK_M=rows, BLOCK_N=keys, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if parts is not None:
-        tasks = int(triton.cdiv(num_heads, heads))
+        tasks = ceil_div(num_heads, heads)
         merge_shares(q_start, blocks, None, out, parts, num_heads, heads, latent, rows, tasks)
     return out
 
@@ -351,4 +351,4 @@ def latent_attention(
 
 def _rest(channels: int, latent: int) -> int:
     """Return the channels behind the latent, as a tile has them."""
-    return max(16, int(triton.next_power_of_2(max(1, channels - latent))))
+    return max(16, power_of_two(max(1, channels - latent)))

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import expect, power_of_two
 
 
 @triton.jit
@@ -66,8 +66,8 @@ def latent_norm_into(
     if x.shape[0]:
         _latent_norm_kernel[(x.shape[0],)](
             x, weight, out, latent, tail, eps, x.stride(0), out.stride(0),
-            INTERLEAVED=interleaved, BLOCK=triton.next_power_of_2(latent),
-            TAIL=triton.next_power_of_2(tail) if tail else 0, num_warps=4,
+            INTERLEAVED=interleaved, BLOCK=power_of_two(latent),
+            TAIL=power_of_two(tail) if tail else 0, num_warps=4,
         )  # fmt: skip
     return out
 

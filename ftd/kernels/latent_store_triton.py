@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ftd.kernels.latent_store_ref import check_pages
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import expect, power_of_two
 
 
 @triton.jit
@@ -44,5 +44,5 @@ def latent_store(x: torch.Tensor, pages: torch.Tensor, kv_index: torch.Tensor, p
     expect("kv_index", kv_index, "int32", (tokens,))
     if tokens:
         _latent_store_kernel[(tokens,)](
-            x, pages, kv_index, channels, x.stride(0), BLOCK=triton.next_power_of_2(channels), num_warps=4
+            x, pages, kv_index, channels, x.stride(0), BLOCK=power_of_two(channels), num_warps=4
         )

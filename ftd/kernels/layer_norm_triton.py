@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS, MAX_WIDTH
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import expect, power_of_two
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def layer_norm_into(
         raise ValueError(f"rows must have at most {MAX_WIDTH} values, got {width}")
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
-        block = triton.next_power_of_2(width)
+        block = power_of_two(width)
         _layer_norm_kernel[(tokens,)](
             x, weight, bias, out, width, eps, x.stride(0), out.stride(0),
             BLOCK=block, num_warps=4 if block <= 2048 else 8,

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 
 from ftd.kernels.dequantize_triton import dequantize_into
@@ -23,7 +22,7 @@ from ftd.kernels.product_launch import (
     squared_tiles,
 )
 from ftd.kernels.product_triton import SQUARES, decode_kernel, prefill_kernel
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 from ftd.kernels.weight_tile_triton import FP8_BLOCK, PLAIN_FORMATS, kernel_planes
 from ftd.kernels.word_product_triton import unit_columns
 
@@ -116,7 +115,7 @@ def reserve(weights: Iterable[DeviceMatrix], tokens: int, precision: str, device
 def fitting(launch: Launch, weight: DeviceMatrix, tiles: int) -> Launch:
     """Return ``launch`` with a BK that fits the format, and parts that fit K and the scratch memory."""
     bk = min(launch.bk, FP8_BLOCK) if weight.format == "fp8_b128" else launch.bk
-    splits = min(launch.splits, triton.cdiv(weight.shape[1], bk))
+    splits = min(launch.splits, ceil_div(weight.shape[1], bk))
     part = (launch.bn + 1) * launch.bt
     if tiles > _COUNTERS or tiles * part * splits > _PARTIAL_ITEMS:
         splits = 1
@@ -149,7 +148,7 @@ def dense_product(
         # The kernel of one token adds no squares up, and reads x in pieces of 64 bits
         has_norm = norm is not None and not isinstance(norm, Scaled)
         launch = choose_launch(weight, max(tokens, 2) if has_norm or x.data_ptr() % 8 else tokens, precision)
-    tiles = triton.cdiv(width, launch.bn // 2 if activation else launch.bn)
+    tiles = ceil_div(width, launch.bn // 2 if activation else launch.bn)
     launch = fitting(launch, weight, tiles)
     # Who divides by the norm counts the tiles from the weight alone
     assert scaling is None or tiles == squared_tiles(weight, tokens, precision)
@@ -178,7 +177,7 @@ def dense_product(
         _decode(x, planes, strides, out, bias, norm, scaling, grid, sizes, meta)
         return
     assert norm is None and scaling is None
-    prefill_kernel[(tiles * triton.cdiv(tokens, launch.bt),)](
+    prefill_kernel[(tiles * ceil_div(tokens, launch.bt),)](
         x, planes, bias if bias is not None else x, out,
         tokens, width, columns, x.stride(0), strides, out.stride(0), GROUP=8, **meta,
     )  # fmt: skip
@@ -206,7 +205,7 @@ def _decode(
         memory.partial, memory.counters, scaled, memory.squares,
         *sizes, eps, num_tiles, x.stride(0), strides, out.stride(0), scaled.stride(0),
         NORM=norm is not None and not num_tiles, SPLIT=grid[1] > 1, SCALED=scaling is not None,
-        TILES=triton.next_power_of_2(num_tiles) if num_tiles else 0,
+        TILES=power_of_two(num_tiles) if num_tiles else 0,
         TRIGGER=early(x)["EARLY"], **meta,
     )  # fmt: skip
 
@@ -225,8 +224,8 @@ def unpacked_product(
     memory = dense_scratch(x.device, columns)
     halves = 2 if activation else 1
     width = rows // halves
-    slices = triton.cdiv(rows, memory.shape[0])
-    step = min(width, triton.cdiv(triton.cdiv(width, slices), 128) * 128)
+    slices = ceil_div(rows, memory.shape[0])
+    step = min(width, ceil_div(ceil_div(width, slices), 128) * 128)
     if step * halves > memory.shape[0]:
         step = memory.shape[0] // halves
     for first in range(0, width, step):

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # 8 values a thread of 4 warps; tokens of a program that looks for their sequences.
 BLOCK, TOKENS = 1024, 64
@@ -67,7 +67,7 @@ def position_embedding_into(
     expect("table", table, "float32", ("S", width))
     expect("out", out, FLOATS, tuple(x.shape))
     if tokens and width:
-        _position_embedding_kernel[(tokens, triton.cdiv(width, BLOCK))](
+        _position_embedding_kernel[(tokens, ceil_div(width, BLOCK))](
             x, positions, table, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4
         )
     return out
@@ -94,8 +94,8 @@ def last_positions(q_start: torch.Tensor, kv_len: torch.Tensor, *, out: torch.Te
     expect("out", out, "int32", ("T",))
     tokens = out.shape[0]
     if tokens and sequences:
-        _last_positions_kernel[(triton.cdiv(tokens, TOKENS),)](
+        _last_positions_kernel[(ceil_div(tokens, TOKENS),)](
             q_start, kv_len, out, tokens, sequences,
-            TOKENS=TOKENS, SEQUENCES=max(MIN_SEQUENCES, triton.next_power_of_2(sequences)), num_warps=1,
+            TOKENS=TOKENS, SEQUENCES=max(MIN_SEQUENCES, power_of_two(sequences)), num_warps=1,
         )  # fmt: skip
     return out

@@ -7,9 +7,8 @@ card. One token's product of codes has kernels of its own (``row_products``), 2 
 
 from typing import NamedTuple
 
-import triton
-
 from ftd.kernels.device_matrix import DeviceMatrix
+from ftd.kernels.shapes import ceil_div, power_of_two
 from ftd.kernels.word_product_triton import CODE_FORMATS
 
 # Tokens of the largest decode step, and of a norm in the product's kernel.
@@ -34,7 +33,7 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
     rows = weight.shape[0]
     if precision == "f32":
         return Launch(32, 64, DECODE_TOKENS, 1, 4, 2)
-    bt = max(8, triton.next_power_of_2(tokens))
+    bt = max(8, power_of_two(tokens))
     if in_words(weight, precision):
         if tokens == 1:
             bk, warps = (1024, 2) if rows > 4096 else (2048, 4)
@@ -53,7 +52,7 @@ def decode_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
 
 def squared_tiles(weight: DeviceMatrix, tokens: int, precision: str) -> int:
     """Return of how many tiles of rows a product leaves the sums of squares."""
-    return int(triton.cdiv(weight.shape[0], decode_launch(weight, tokens, precision).bn))
+    return ceil_div(weight.shape[0], decode_launch(weight, tokens, precision).bn)
 
 
 def in_words(weight: DeviceMatrix, precision: str) -> bool:
@@ -64,7 +63,7 @@ def in_words(weight: DeviceMatrix, precision: str) -> bool:
 def parts(rows: int, tile: int, programs: int) -> int:
     """Return the power of two, at most 8, of parts of K that gives so many programs."""
     count = 1
-    while count < 8 and triton.cdiv(rows, tile) * count < programs:
+    while count < 8 and ceil_div(rows, tile) * count < programs:
         count *= 2
     return count
 
@@ -75,7 +74,7 @@ def prefill_launch(weight: DeviceMatrix, tokens: int, precision: str) -> Launch:
         return Launch(32, 32, 64, 1, 4, 2)
     if weight.format == "bf16" and tokens > 256:
         return Launch(128, 64, 256, 1, 8, 3)
-    if triton.cdiv(weight.shape[0], 128) * triton.cdiv(tokens, 128) < 132:
+    if ceil_div(weight.shape[0], 128) * ceil_div(tokens, 128) < 132:
         return Launch(64, 64, 128, 1, 4, 4)
     return Launch(128, 64, 128, 1, 8, 4)
 

@@ -16,7 +16,7 @@ from ftd.kernels.kv_store_ref import check_pages
 from ftd.kernels.kv_store_triton import store_key, store_value
 from ftd.kernels.rms_norm_triton import FLOATS
 from ftd.kernels.rope_triton import cosine_sine
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Few tokens: one program a head, to have as many as there are (H200, 32 and 4 heads of 128: 2.9 us for 32
 # tokens, 3.6 for 64, where tiles take 7.2). Many: some tokens and heads a program, which
@@ -221,17 +221,17 @@ def qkv_post(
     half = 0 if inv_freq is None else int(inv_freq.shape[0])
     few = tokens <= FEW_TOKENS
     # wider heads take fewer tokens: a tile is to fit registers
-    tile = max(1, MANY_TOKENS_TILE * 128 // max(128, int(triton.next_power_of_2(channels))))
+    tile = max(1, MANY_TOKENS_TILE * 128 // max(128, power_of_two(channels)))
     rows, heads_each = (1, 1) if few else (tile, MANY_TOKENS_HEADS)
     unused = kv_index  # stands for a pointer that the kernel does not read
-    _qkv_post_kernel[(triton.cdiv(tokens, rows), triton.cdiv(heads + 2 * groups, heads_each))](
+    _qkv_post_kernel[(ceil_div(tokens, rows), ceil_div(heads + 2 * groups, heads_each))](
         q, k, v, unused if q_norm is None else q_norm, unused if k_norm is None else k_norm,
         positions, unused if inv_freq is None else inv_freq, k_pages, v_pages, kv_index,
         tokens, eps, scale,
         q.stride(0), k.stride(0), v.stride(0), k_pages.stride(0), k_pages.stride(1),
         NUM_HEADS=heads, NUM_KV_HEADS=groups, C=channels, HALF=half, HAS_NORM=q_norm is not None,
         PAGE_SIZE=page_size, TOKENS=rows, HEADS=heads_each,
-        BLOCK=triton.next_power_of_2(max(1, half)),
-        BLOCK_REST=triton.next_power_of_2(max(1, channels - 2 * half)),
+        BLOCK=power_of_two(max(1, half)),
+        BLOCK_REST=power_of_two(max(1, channels - 2 * half)),
         num_warps=1 if few else MANY_TOKENS_WARPS,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from ftd.kernels.early_triton import early
 from ftd.kernels.expert_mailbox_triton import send
 from ftd.kernels.expert_split import NUM_SIZES
 from ftd.kernels.residency_state import MAX_SLOTS, Message, Placement, Residency, size_of
-from ftd.kernels.shapes import expect, expect_range
+from ftd.kernels.shapes import expect, expect_range, power_of_two
 
 MAX_PAIRS = 1024
 # So many pairs are compared each with each in registers; of more, those of an expert meet in memory.
@@ -245,8 +245,8 @@ def access(
     expect_range("pairs", tokens * chosen, tokens * chosen, 1, MAX_PAIRS)
     if policy not in ("lru", "decayed"):
         raise ValueError(f"policy must be one of lru decayed, got {policy}")
-    pairs = triton.next_power_of_2(tokens * chosen)
-    slots = triton.next_power_of_2(max(state.num_slots, 1))
+    pairs = power_of_two(tokens * chosen)
+    slots = power_of_two(max(state.num_slots, 1))
     # 32 comparisons or 16 keys a thread
     warps = max(4, min(32, max(pairs // 16, slots // 512)))
     sending: tuple[object, ...] = (None,) * 7
@@ -266,5 +266,5 @@ def access(
         ids.stride(0), 0 if message is None else message.x.stride(0),
         0 if message is None else message.weights.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, SENDS=message is not None,
-        TOKENS=triton.next_power_of_2(tokens), num_warps=warps, **early(ids),
+        TOKENS=power_of_two(tokens), num_warps=warps, **early(ids),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels.early_triton import early
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # One program holds whole rows in registers: 32768 values are 32 for each of 1024 threads.
 MAX_WIDTH = 32768
@@ -110,9 +110,9 @@ def rms_norm_into(
     num_rows = int(x.shape[0]) * heads
     if not num_rows or not width:
         return out
-    block = triton.next_power_of_2(width)
+    block = power_of_two(width)
     rows = max(1, TILE // block) if num_rows > 1 else 1
-    _rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
+    _rms_norm_kernel[(ceil_div(num_rows, rows),)](
         x,
         weight,
         out,

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # Values of a tile of tokens: 16 for each of 128 threads.
 TILE = 2048
@@ -113,8 +113,8 @@ def rope_into(
     if not tokens or not heads or not channels:
         return out
     rows = max(1, TILE // channels) if tokens > 1 else 1
-    rows = triton.next_power_of_2(rows)
-    _rope_kernel[(triton.cdiv(tokens, rows), heads)](
+    rows = power_of_two(rows)
+    _rope_kernel[(ceil_div(tokens, rows), heads)](
         x,
         positions,
         inv_freq,
@@ -128,8 +128,8 @@ def rope_into(
         C=channels,
         HALF=half,
         TOKENS=rows,
-        BLOCK=triton.next_power_of_2(max(1, half)),
-        BLOCK_REST=triton.next_power_of_2(max(1, channels - 2 * half)),
+        BLOCK=power_of_two(max(1, half)),
+        BLOCK_REST=power_of_two(max(1, channels - 2 * half)),
         num_warps=4 if rows > 1 else 1,
     )
     return out

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.route_topk_ref import check
-from ftd.kernels.shapes import expect, expect_range
+from ftd.kernels.shapes import expect, expect_range, power_of_two
 
 MAX_EXPERTS = 1 << 16  # the low bits of a rank
 MAX_CHOSEN = 32
@@ -175,9 +175,9 @@ def choice_constants(
         "G": num_groups,
         "TOP_GROUPS": top_groups,
         "GROUP_TOP": min(group_top, experts // num_groups),
-        "GROUPS": triton.next_power_of_2(num_groups),
-        "MEMBERS": triton.next_power_of_2(experts // num_groups),
-        "CHOICES": triton.next_power_of_2(num_chosen),
+        "GROUPS": power_of_two(num_groups),
+        "MEMBERS": power_of_two(experts // num_groups),
+        "CHOICES": power_of_two(num_chosen),
         "IS_SIGMOID": scoring == "sigmoid",
         "RENORMALISE": renormalise,
         "HAS_BIAS": bias is not None,

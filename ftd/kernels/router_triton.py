@@ -20,7 +20,7 @@ from ftd.kernels.device_matrix import DeviceMatrix
 from ftd.kernels.early_triton import early
 from ftd.kernels.route_topk_ref import check
 from ftd.kernels.route_topk_triton import choice_constants, choose_experts, store_choice
-from ftd.kernels.shapes import expect, expect_range
+from ftd.kernels.shapes import ceil_div, expect, expect_range, power_of_two
 
 # Each token reads the weight again (from the L2).
 MAX_TOKENS = 16
@@ -174,17 +174,17 @@ def router(
     experts = weight.shape[0]
     if not tokens:
         return
-    each = max(1, triton.next_power_of_2(triton.cdiv(experts, WANTED_PROGRAMS)))
-    programs = triton.cdiv(experts, each)
-    span = triton.cdiv(width, programs)
+    each = max(1, power_of_two(ceil_div(experts, WANTED_PROGRAMS)))
+    programs = ceil_div(experts, each)
+    span = ceil_div(width, programs)
     plane = weight.planes[0][0]
     _router_kernel[(programs, tokens)](
         x, norm[0], plane, weight_bias, bias, kv_index, normed, logits, arrivals, ids, weights,
         experts, width, norm[1], float(scale),
         x.stride(0), plane.stride(0), normed.stride(0), logits.stride(0), ids.stride(0), weights.stride(0),
         HAS_WEIGHT_BIAS=weight_bias is not None, BE=each,
-        BK=min(triton.next_power_of_2(width), TILE_COLUMNS // max(1, each // 4)),
-        SPAN=span, SPAN_PADDED=triton.next_power_of_2(span), num_warps=WARPS, **early(x),
+        BK=min(power_of_two(width), TILE_COLUMNS // max(1, each // 4)),
+        SPAN=span, SPAN_PADDED=power_of_two(span), num_warps=WARPS, **early(x),
         **choice_constants(
             experts, num_chosen, scoring, renormalise, bias, num_groups, top_groups, group_top
         ),

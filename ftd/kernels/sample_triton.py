@@ -36,7 +36,7 @@ from ftd.kernels.sample_rows import (
     fill_row,
     supports,
 )
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect, power_of_two
 
 # The second kernel takes in all candidates of a row at once: 64 for each of 512 threads.
 MAX_CANDIDATES_IN = 32768
@@ -281,7 +281,7 @@ class Sampled:
 
 def workspace_len(rows: int, vocab_size: int, num_candidates: int) -> int:
     """Return how many i32 ``sample_into`` needs as workspace."""
-    chunks = int(triton.cdiv(vocab_size, CHUNKS[num_candidates]))
+    chunks = ceil_div(vocab_size, CHUNKS[num_candidates])
     return 2 * rows * (chunks * num_candidates + chunks + num_candidates)
 
 
@@ -301,7 +301,7 @@ def _check_rows(
     if num_candidates not in CHUNKS:
         raise ValueError(f"num_candidates must be one of {sorted(CHUNKS)}, got {num_candidates}")
     chunk = CHUNKS[num_candidates]
-    chunks = int(triton.cdiv(vocab_size, chunk))
+    chunks = ceil_div(vocab_size, chunk)
     if not 1 <= chunks * num_candidates <= MAX_CANDIDATES_IN:
         most = MAX_CANDIDATES_IN // num_candidates * chunk
         raise ValueError(f"logits must hold 1 to {most} values a row, got {vocab_size}")
@@ -345,12 +345,12 @@ def sample_into(
         logits.stride(0), history.stride(0),
         K=num_candidates, CHUNK=CHUNKS[num_candidates], HISTORY=MAX_HISTORY, num_warps=8,
     )  # fmt: skip
-    block = int(triton.next_power_of_2(chunks * num_candidates))
+    block = power_of_two(chunks * num_candidates)
     _choose_kernel[(rows,)](
         logits, parameters, keys, ids, tops, sums, chosen_keys, chosen_ids,
         out.ids, out.logits, out.logsumexp, out.candidate_ids, out.candidates,
         chunks, logits.stride(0),
-        K=num_candidates, BLOCK=block, CHUNKS=triton.next_power_of_2(chunks), SLICE=min(num_candidates, 32),
+        K=num_candidates, BLOCK=block, CHUNKS=power_of_two(chunks), SLICE=min(num_candidates, 32),
         num_warps=8 if block <= 8192 else 16,
     )  # fmt: skip
     return out

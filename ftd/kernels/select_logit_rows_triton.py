@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 
 # 8 values a thread of 4 warps: two loads of 16 bytes each.
 BLOCK = 1024
@@ -51,7 +51,7 @@ def select_logit_rows_into(x: torch.Tensor, rows: torch.Tensor, *, out: torch.Te
     count, width = int(rows.shape[0]), int(x.shape[1])
     expect("out", out, FLOATS, (count, width))
     if count and width:
-        grid = (count, triton.cdiv(width, BLOCK))
+        grid = (count, ceil_div(width, BLOCK))
         _select_kernel[grid](x, rows, out, width, x.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=4)
     return out
 

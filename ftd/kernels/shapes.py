@@ -1,6 +1,7 @@
 """One way to check arrays against a contract, so that every implementation of an op gives the same message.
 
-Only ``.shape`` and ``.dtype`` are looked at: NumPy arrays and torch tensors both fit.
+Only ``.shape`` and ``.dtype`` are looked at: NumPy arrays and torch tensors both fit. And the numbers that
+launches are made of: Triton's functions of the same meaning are made for kernels, and take microseconds here.
 """
 
 from functools import cache
@@ -47,3 +48,13 @@ def expect_range(name: str, low: int, high: int, minimum: int, maximum: int) -> 
     """Raise ValueError unless values from ``low`` to ``high`` lie in ``minimum`` to ``maximum`` inclusive."""
     if low < minimum or high > maximum:
         raise ValueError(f"{name} must lie in {minimum} to {maximum}, got {low if low < minimum else high}")
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """Return ``number / divisor``, rounded up."""
+    return -(-number // divisor)
+
+
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is at least ``number``, 1 or more."""
+    return 1 << max(number - 1, 0).bit_length()

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 
 # 8 values a thread of 4 warps: two loads of 16 bytes each.
 BLOCK = 1024
@@ -45,7 +45,7 @@ def sigmoid_gate_into(x: torch.Tensor, gate: torch.Tensor, *, out: torch.Tensor)
     expect("out", out, FLOATS, tuple(x.shape))
     tokens, width = x.shape
     if tokens and width:
-        _sigmoid_gate[(tokens, triton.cdiv(width, BLOCK))](
+        _sigmoid_gate[(tokens, ceil_div(width, BLOCK))](
             x, gate, out, width, x.stride(0), gate.stride(0), out.stride(0), BLOCK=BLOCK
         )
     return out

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ftd.kernels.rms_norm_triton import FLOATS
-from ftd.kernels.shapes import expect
+from ftd.kernels.shapes import ceil_div, expect
 
 # 8 values a thread of 4 warps: two loads of 16 bytes each.
 BLOCK = 1024
@@ -69,7 +69,7 @@ def gated_into(
     expect("out", out, FLOATS, tuple(gate.shape))
     tokens, width = gate.shape
     if tokens and width:
-        grid = (tokens, triton.cdiv(width, BLOCK))
+        grid = (tokens, ceil_div(width, BLOCK))
         _gated_kernel[grid](
             gate,
             up,
