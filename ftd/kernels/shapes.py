@@ -27,15 +27,23 @@ def expect(name: str, array: ArrayLike, dtypes: str, shape: tuple[int | str, ...
 
     An int in ``shape`` is a wanted length, a letter stands for any length.
     """
-    dtype = _name_of(array.dtype)
-    fits = len(array.shape) == len(shape) and all(
-        isinstance(wanted, str) or wanted == length for wanted, length in zip(shape, array.shape, strict=True)
+    dtype, lengths = _name_of(array.dtype), array.shape
+    if dtype in _words(dtypes) and len(lengths) == len(shape):
+        for wanted, length in zip(shape, lengths, strict=True):
+            if wanted != length and not isinstance(wanted, str):
+                break
+        else:
+            return
+    wanted_shape = ", ".join(str(length) for length in shape)
+    raise ValueError(
+        f"{name} must be {' or '.join(_words(dtypes))} [{wanted_shape}], got {dtype} {list(lengths)}"
     )
-    if not fits or dtype not in dtypes.split():
-        wanted_shape = ", ".join(str(length) for length in shape)
-        raise ValueError(
-            f"{name} must be {' or '.join(dtypes.split())} [{wanted_shape}], got {dtype} {list(array.shape)}"
-        )
+
+
+@cache
+def _words(text: str) -> tuple[str, ...]:
+    """Return the words of ``text``."""
+    return tuple(text.split())
 
 
 @cache
