@@ -249,6 +249,11 @@ class DecodeWorkspace:
     parts: torch.Tensor
     counts: torch.Tensor
 
+    def expect(self, num_parts: int, num_counts: int) -> None:
+        """Raise ValueError unless it holds as many of each."""
+        if self.parts.shape[0] < num_parts or self.counts.shape[0] < num_counts:
+            raise ValueError(f"workspace must hold {num_parts} values, got {self.parts.shape[0]}")
+
 
 def num_splits(sequences: int, tasks: int, heads: int, max_keys: int) -> int:
     """Return how many programs share the keys of a sequence: a power of two, by shapes known on the host.
@@ -281,6 +286,18 @@ def decode_workspace(
     )
     parts = torch.empty(cells * (channels + 2), dtype=torch.float32, device=device)
     return DecodeWorkspace(parts, torch.zeros(max_sequences * tasks, dtype=torch.int32, device=device))
+
+
+def _of_new(
+    new: NewTokens | None, q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, unused: torch.Tensor
+) -> tuple[tuple[torch.Tensor, ...], tuple[float, float], tuple[int, int]]:
+    """Check a step's own tokens; return what the kernel gets of them: pointers, numbers, strides."""
+    if new is None:
+        return (unused,) * 7, (1.0, 0.0), (0, 0)
+    new.check(q, k_pages, v_pages)
+    norms = [unused if norm is None else norm for norm in (new.q_norm, new.k_norm)]
+    tensors = (new.k, new.v, new.kv_index, new.positions, new.inv_freq, *norms)
+    return tensors, (new.rope_scale, new.eps), (new.k.stride(0), new.v.stride(0))
 
 
 def attention_decode(
@@ -327,23 +344,11 @@ def attention_decode(
     splits = num_splits(sequences, tasks, heads, max_keys)
     if workspace is None:
         workspace = decode_workspace(sequences, num_heads, groups, channels, max_keys, str(q.device))
-    wanted = sequences * tasks * heads * splits * (channels + 2)
-    if workspace.parts.shape[0] < wanted or workspace.counts.shape[0] < sequences * tasks:
-        raise ValueError(f"workspace must hold {wanted} values, got {workspace.parts.shape[0]}")
+    workspace.expect(sequences * tasks * heads * splits * (channels + 2), sequences * tasks)
     block = max(64, power_of_two(channels))
     tiles = TILES[block, k_pages.dtype == torch.float32]
-    heads_padded = power_of_two(heads)
-    unused = kv_len  # stands for a pointer that the kernel does not read
-    if new is not None:
-        new.check(q, k_pages, v_pages)
-        has_norm = new.q_norm is not None
-        token = (
-            new.k, new.v, new.kv_index, new.positions, new.inv_freq,
-            new.q_norm if has_norm else unused, new.k_norm if has_norm else unused,
-        )  # fmt: skip
-        numbers, strides = (new.rope_scale, new.eps), (new.k.stride(0), new.v.stride(0))
-    else:
-        has_norm, token, numbers, strides = False, (unused,) * 7, (1.0, 0.0), (0, 0)
+    heads_padded, unused = power_of_two(heads), kv_len  # which stands for a pointer that is not read
+    token, numbers, strides = _of_new(new, q, k_pages, v_pages, unused)
     _decode_kernel[(splits, tasks, sequences)](
         q, k_pages, v_pages, page_table, kv_len, unused if sinks is None else sinks, out,
         workspace.parts, workspace.counts, *token, scale * LOG2_E.value, *numbers,
@@ -351,7 +356,7 @@ def attention_decode(
         GROUP=num_heads // groups, HEADS=heads, WINDOW=window, HAS_SINKS=sinks is not None,
         SPLITS=splits, SPLIT_KEYS=SPLIT_KEYS, PAGE_SIZE=page_size, C=channels, BLOCK_C=block,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, HEADS_PADDED=heads_padded,
-        MERGE=max(1, min(splits, MERGE_TILE // (heads_padded * block))),
-        NEW=new is not None, HAS_NORM=has_norm, num_warps=tiles.warps, num_stages=tiles.stages, **early(q),
+        MERGE=max(1, min(splits, MERGE_TILE // (heads_padded * block))), **early(q),
+        NEW=new is not None, HAS_NORM=token[-1] is not unused, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
