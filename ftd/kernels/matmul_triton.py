@@ -299,7 +299,8 @@ def matmul_into(
         tiles = squared_tiles(weight, x.shape[0], precision) if x.shape[0] <= DECODE_TOKENS else 0
         if not 0 < tiles <= _SQUARED_TILES:
             raise ValueError(
-                f"a norm follows products of 1 to {DECODE_TOKENS} tokens and few rows: {x.shape}"
+                f"a norm follows products of 1 to {DECODE_TOKENS} tokens and at most {_SQUARED_TILES} tiles "
+                f"of rows, got {x.shape[0]} tokens and {weight.shape[0]} rows"
             )
     dense_product(x, weight, out, bias=bias, norm=norm, precision=precision, add=add, scaling=scaling)
     return out

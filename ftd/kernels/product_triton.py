@@ -6,9 +6,9 @@ where the weight has too few rows to occupy the card, K is split, and the last p
 the parts in their order: results do not depend on which one that is. Prefill is a blocked product that
 dequantises its tiles in registers.
 
-An RMS norm between two products of few tokens needs no kernel (``scaled_norm``): the first stores its sums,
-the sums times the norm's weights, and of each of its tiles the sum of squares; the second multiplies what was
-scaled and divides by the norm at its end.
+An RMS norm between two products of few tokens needs no kernel (``Scaling`` and ``Scaled`` of
+``matmul_triton``): the first stores its sums, the sums times the norm's weights, and of each of its tiles
+the sum of squares; the second multiplies what was scaled and divides by the norm at its end.
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
