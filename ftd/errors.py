@@ -7,7 +7,7 @@
     ├── Unauthorized
     ├── Forbidden
     ├── NotFound           ModelNotFound · BlobNotFound · UploadNotFound
-    ├── Conflict           ModelInUse
+    ├── Conflict
     ├── Busy
     ├── TransferError      InsufficientSpace
     ├── CorruptData        InvalidFtw · InvalidGguf · InvalidCheckpoint · DamagedBlob
@@ -100,10 +100,6 @@ class UploadNotFound(NotFound):
 
 class Conflict(FtdError):
     """The request clashes with the present state."""
-
-
-class ModelInUse(Conflict):
-    """The model is busy with requests."""
 
 
 class Busy(FtdError):

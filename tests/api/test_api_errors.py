@@ -46,7 +46,7 @@ def test_no_class_but_the_root_falls_through_to_the_root():
         (errors.Unauthorized, 401),
         (errors.Forbidden, 403),
         (errors.ModelNotFound, 404),
-        (errors.ModelInUse, 409),
+        (errors.Conflict, 409),
         (errors.Busy, 503),
         (errors.TransferError, 502),
         (errors.InsufficientSpace, 507),
