@@ -31,6 +31,7 @@ from ftd.registry.staging import STAGED, StagedWriter
 WRITING = "writing-"
 UPLOAD = "upload-"
 PARTIAL = "-partial"
+MAX_READ_BYTES = 64 * 2**20  # of a blob that is read whole
 _BLOB_FILE = re.compile(r"sha256-[0-9a-f]{64}", re.ASCII)
 
 
@@ -51,6 +52,19 @@ def lock_or_close(fd: int) -> bool:
         os.close(fd)
         return False
     return True
+
+
+def open_locked(path: Path) -> int | None:
+    """Open or create a file that a later writer may go on with, and lock it; None if another has the lock."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        if not lock_or_close(fd):
+            return None
+        # Between open and lock its writer may have published it, or a sweep removed it
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        os.close(fd)
 
 
 def _create_locked(folder: Path) -> tuple[Path, int]:
@@ -151,14 +165,8 @@ class BlobStore:
     def stage(self, name: str, chunk_bytes: int) -> StagedWriter | None:
         """Go on with the blob staged under ``name``, or start it; None if another writer is at it."""
         path = self.folder / f"{STAGED}{name}"
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            if not lock_or_close(fd):
-                return None
-            # Between open and lock its writer may have committed it, or a sweep removed it
-            if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
-                return StagedWriter(self, path, fd, chunk_bytes)
-            os.close(fd)
+        fd = open_locked(path)
+        return None if fd is None else StagedWriter(self, path, fd, chunk_bytes)
 
     def sync(self) -> None:
         """Make renames and removals of blobs durable."""
@@ -177,7 +185,7 @@ class BlobStore:
         except FileNotFoundError:
             raise BlobNotFound(f"blob not found: {digest}") from None
 
-    def read(self, digest: str, max_bytes: int = 64 * 2**20) -> bytes:
+    def read(self, digest: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return a small blob, verified; raise BlobNotFound, DamagedBlob, or CorruptData if too long."""
         with self.open(digest) as file:
             data = file.read(max_bytes + 1)

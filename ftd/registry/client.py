@@ -31,6 +31,7 @@ from ftd.errors import (
 from ftd.names import ModelName, parse_name
 from ftd.registry.addresses import AddressPolicy
 from ftd.registry.auth import Authorizer, SigningKey, load_credentials
+from ftd.registry.blobs import MAX_READ_BYTES
 from ftd.registry.connection import Connection, Limits, Source, read_limited, retrying, status_error
 from ftd.registry.download import ChunkHashes
 from ftd.registry.manifest import MAX_MANIFEST_BYTES, MEDIA_TYPES, Descriptor, Manifest, parse_manifest
@@ -41,7 +42,6 @@ from ftd.registry.upload import BlobUpload
 from ftd.units import format_bytes
 
 Status = dict[str, Any]
-_MAX_CONFIG_BYTES = 64 * 2**20
 
 
 class _ChunkedBlob(msgspec.Struct):
@@ -188,7 +188,7 @@ class RegistryClient:
             raise TransferError(f"pull model manifest: {exc.message}", exc.hint) from exc
 
     def _check_before_download(self, manifest: Manifest) -> None:
-        """Drop stored blobs of the wrong size; raise InsufficientSpace if what is missing does not fit."""
+        """Drop stored blobs that are damaged; raise InsufficientSpace if what is missing does not fit."""
         blobs = self._store.blobs
         needed = 0
         for entry in manifest.blobs:
@@ -207,13 +207,17 @@ class RegistryClient:
             )
 
     def _check_stored(self, entry: Descriptor) -> None:
+        """Drop a stored blob of another size, or other bytes; of weights, which take long to hash, the size
+        decides.
+        """
         blobs = self._store.blobs
         size = blobs.size(entry.digest)
-        if size == entry.size:
+        if size == entry.size > MAX_READ_BYTES:
             return
-        if blobs.verify(entry.digest):
+        if not blobs.verify(entry.digest):
+            blobs.remove(entry.digest)
+        elif size != entry.size:
             raise TransferError(f"blob {entry.digest} has {size} bytes, the manifest says {entry.size}")
-        blobs.remove(entry.digest)
 
     async def _pull_blob(
         self, operation: _Operation, manifest: Manifest, entry: Descriptor
@@ -235,12 +239,12 @@ class RegistryClient:
     ) -> ChunkHashes | None:
         """Fetch the config, if it is another blob than this one, and look the chunk hashes up in it."""
         config = manifest.config
-        if entry.digest == config.digest or config.size > _MAX_CONFIG_BYTES:
+        if entry.digest == config.digest or config.size > MAX_READ_BYTES:
             return None
         async with contextlib.aclosing(self._pull_blob(operation, manifest, config)) as lines:
             async for _ in lines:
                 pass
-        data = await asyncio.to_thread(self._store.blobs.read, config.digest, _MAX_CONFIG_BYTES)
+        data = await asyncio.to_thread(self._store.blobs.read, config.digest)
         return parse_chunk_hashes(data).get(entry.digest)
 
     def _replaced_blobs(self, name: ModelName) -> Sequence[str]:

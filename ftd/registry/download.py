@@ -117,7 +117,7 @@ class Download:
                     return
                 await self._forget_wrong(digest, num_repairs)
         except OSError as exc:
-            if exc.errno != errno.ENOSPC:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise InsufficientSpace(f"no space left while downloading: {self._partial.digest}") from exc
         finally:

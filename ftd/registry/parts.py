@@ -3,12 +3,13 @@
     sha256-<hex>-partial          full length from the start; holes where bytes are missing
     sha256-<hex>-partial.json     lines {"size":N,"ranges":[[start,end],…]}; the last whole one counts
 
-The journal is appended to, only after the bytes it speaks of were written: after a kill it is behind the
-file, never ahead. (Not renamed into place: on ext4 that waits for the disk, and meanwhile the journal falls
-behind.) After a power failure it may be ahead; then the digest fails and what differs is fetched again. The
-file is locked while a process works on it.
+The journal is appended to, only after the bytes it speaks of were written: after a kill, or on a full disk,
+it is behind the file, never ahead. (Not renamed into place: on ext4 that waits for the disk, and meanwhile
+the journal falls behind.) After a power failure it may be ahead; then the digest fails and what differs is
+fetched again. The file is locked while a process works on it.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,7 @@ from typing import Self
 import msgspec
 
 from ftd.errors import TransferError
-from ftd.registry.blobs import PARTIAL, BlobStore, lock_or_close, sync_folder
+from ftd.registry.blobs import PARTIAL, BlobStore, open_locked, sync_folder
 from ftd.registry.ranges import RangeSet
 
 
@@ -34,13 +35,22 @@ def _paths(blobs: BlobStore, digest: str) -> tuple[Path, Path]:
 def _read_journal(data: Path, journal: Path, size: int) -> RangeSet:
     """Return what the journal says is there; nothing if it does not fit the file."""
     try:
-        whole_lines = journal.read_bytes().rpartition(b"\n")[0]
-        found = msgspec.json.decode(whole_lines.rpartition(b"\n")[2], type=_Journal)
-        stored = data.stat().st_size
-    except (FileNotFoundError, msgspec.DecodeError):
+        lines, stored = journal.read_bytes().split(b"\n")[:-1], data.stat().st_size
+    except FileNotFoundError:
+        return RangeSet()
+    found = next(filter(None, map(_parsed, reversed(lines))), None)
+    if found is None or not found.size == stored == size:
         return RangeSet()
     ordered = all(0 <= start < end <= size for start, end in found.ranges)
-    return RangeSet(found.ranges if ordered and found.size == stored == size else ())
+    return RangeSet(found.ranges if ordered else ())
+
+
+def _parsed(line: bytes) -> _Journal | None:
+    """Return what a line says; None for one that a full disk cut short, and whatever was appended to it."""
+    try:
+        return msgspec.json.decode(line, type=_Journal)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def held_bytes(blobs: BlobStore, digest: str, size: int) -> int:
@@ -62,24 +72,25 @@ class PartialFile:
         self._data, self._journal = _paths(blobs, digest)
         self._fd = fd
         self._is_published = False
-        self.ranges = _read_journal(self._data, self._journal, size)
-        os.ftruncate(fd, size)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._journal_fd = os.open(self._journal, flags, 0o644)
-        # A kill may have left half a line: end it, so that the next one starts at its own beginning.
-        self.save_journal(b"\n" + self.encode_journal())
+        with contextlib.ExitStack() as taken:  # a full disk must not leave the lock behind
+            taken.callback(os.close, fd)
+            self.ranges = _read_journal(self._data, self._journal, size)
+            os.ftruncate(fd, size)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._journal_fd = os.open(self._journal, flags, 0o644)
+            taken.callback(os.close, self._journal_fd)
+            # A kill may have left half a line: end it, so that the next one starts at its own beginning.
+            self.save_journal(b"\n" + self.encode_journal())
+            taken.pop_all()
 
     @classmethod
     def open(cls, blobs: BlobStore, digest: str, size: int) -> Self:
         """Open or create the file; raise TransferError if another process works on it."""
         path, _ = _paths(blobs, digest)
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not lock_or_close(fd):
-                raise TransferError(f"another process is downloading this blob: {digest}", "wait for it")
-            if path.exists():
-                return cls(blobs, digest, size, fd)
-            os.close(fd)
+        fd = open_locked(path)
+        if fd is None:
+            raise TransferError(f"another process is downloading this blob: {digest}", "wait for it")
+        return cls(blobs, digest, size, fd)
 
     def write(self, offset: int, pieces: list[bytes]) -> None:
         """Write pieces one after the other from ``offset`` on; does not touch ``ranges``; any thread."""
@@ -125,7 +136,8 @@ class PartialFile:
             if self._is_published:
                 return
             if self.ranges.num_bytes:
-                self.save_journal(journal)
+                with contextlib.suppress(OSError):  # a full disk, which whoever wrote the bytes tells of
+                    self.save_journal(journal)
             else:
                 self._journal.unlink(missing_ok=True)
                 self._data.unlink(missing_ok=True)

@@ -30,10 +30,10 @@ from ftd.registry.blobs import PARTIAL, UPLOAD, WRITING, BlobStore, lock_or_clos
 from ftd.registry.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from ftd.registry.staging import STAGED
 
-# An uploaded blob waits for its manifest: nothing unreferenced is removed before it is this old.
-YOUNG_S = 3600
 STALE_UPLOAD_S = 24 * 3600
-STALE_PARTIAL_S = 14 * 24 * 3600
+# What a pull, a create or a push was killed at, and may go on with; also whole blobs that no manifest names
+# yet, because the manifest comes last
+STALE_S = 14 * 24 * 3600
 _ANY_DIGEST = re.compile(rb"sha256[:-]([0-9a-f]{64})")
 
 
@@ -156,8 +156,8 @@ class Store:
     def sweep(self, *, now_s: float | None = None, prune: bool = True) -> Sequence[Path]:
         """Clean up after crashes, at the start of the daemon; return the files that were removed.
 
-        Removed: files of dead writers; uploads a day old; staged blobs two weeks old; partial downloads two
-        weeks old, or whose blob came another way; and blobs over an hour old that no manifest names, unless
+        Removed: files of dead writers; uploads a day old; staged blobs and partial downloads two weeks old,
+        and partial ones whose blob came another way; and blobs two weeks old that no manifest names, unless
         ``prune`` is off or some manifest does not parse.
         """
         now_s = time.time() if now_s is None else now_s
@@ -175,8 +175,8 @@ class Store:
             for is_kind, stale_s in (
                 (path.name.startswith(WRITING), 0),
                 (path.name.startswith(UPLOAD), STALE_UPLOAD_S),
-                (PARTIAL in path.name, STALE_PARTIAL_S),
-                (path.name.startswith(STAGED), STALE_PARTIAL_S),
+                (PARTIAL in path.name, STALE_S),
+                (path.name.startswith(STAGED), STALE_S),
                 (self._is_superseded(path.name), 0),
             ):
                 if is_kind and _remove_unlocked(path, now_s - stale_s):
@@ -191,7 +191,7 @@ class Store:
             spared = self.references() | set(self._held)
             for digest in set(self.blobs.digests()) - spared:
                 path = self.blobs.path(digest)
-                if path.stat().st_mtime <= now_s - YOUNG_S and self.blobs.remove(digest):
+                if path.stat().st_mtime <= now_s - STALE_S and self.blobs.remove(digest):
                     yield path
 
     def _path(self, name: ModelName) -> Path:

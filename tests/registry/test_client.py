@@ -11,6 +11,7 @@ from faulty_registry import MANIFEST_V2, FaultyRegistry, digest_of, files_in, ft
 
 from ftd.errors import (
     BlobNotFound,
+    DamagedBlob,
     Forbidden,
     FtdError,
     InvalidName,
@@ -119,6 +120,22 @@ async def test_a_truncated_blob_in_the_store_is_fetched_again(
     os.truncate(store.blobs.path(digest_of(payload)), 1000)
     await pull(store, name)
     assert store.blobs.verify(digest_of(payload))
+
+
+async def test_a_blob_with_a_wrong_byte_is_fetched_again_as_its_error_says(
+    registry: FaultyRegistry, store: Store, pull: Pull, payload: bytes
+) -> None:
+    name = registry.add(b"{}", [payload, b"template"])
+    await pull(store, name)
+    for data in (payload, b"template"):
+        path = store.blobs.path(digest_of(data))
+        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(DamagedBlob) as caught:
+        store.blobs.read(digest_of(b"template"))
+    assert caught.value.hint == "pull the model again"
+    await pull(store, name)
+    assert store.blobs.read(digest_of(b"template")) == b"template"
+    assert store.blobs.read(digest_of(payload)) == payload
 
 
 async def test_a_manifest_that_lies_about_a_stored_blob_is_refused(

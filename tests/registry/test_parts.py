@@ -1,5 +1,6 @@
 """The file of a download: what the journal says after a restart, and who may hold it."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,33 @@ def test_a_line_torn_by_a_kill_does_not_count(blobs: BlobStore, torn: bytes) -> 
         partial = PartialFile.open(blobs, DIGEST, 10)
         assert list(partial.ranges) == [(0, 3), (6, 8)]
         partial.close(partial.encode_journal())
+
+
+def test_lines_that_a_full_disk_cut_cost_what_came_after_the_last_whole_one(blobs: BlobStore) -> None:
+    interrupted(blobs)
+    line = journal_path(blobs).read_bytes().split(b"\n")[-2]
+    with journal_path(blobs).open("ab") as file:
+        file.write(line[:12] + line + b"\n" + line[:7] + line + b"\n")
+    assert held_bytes(blobs, DIGEST, 10) == 5
+
+
+def test_a_disk_that_is_full_leaves_no_lock_and_keeps_what_is_there(
+    blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(blobs)
+
+    def full(self: PartialFile, journal: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartialFile, "save_journal", full)
+        with pytest.raises(OSError, match="no space left"):
+            PartialFile.open(blobs, DIGEST, 10)
+    partial = PartialFile.open(blobs, DIGEST, 10)
+    assert list(partial.ranges) == [(0, 3), (6, 8)]
+    monkeypatch.setattr(PartialFile, "save_journal", full)
+    partial.close(partial.encode_journal())
+    assert held_bytes(blobs, DIGEST, 10) == 5
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ftd.errors import BlobNotFound, CorruptData, InvalidRequest, ModelNotFound
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, Manifest, build_manifest
-from ftd.registry.store import Store
+from ftd.registry.store import STALE_S, Store
 
 
 def manifest_in(store: Store, *contents: bytes) -> Manifest:
@@ -144,10 +144,11 @@ def test_tags_are_those_of_one_repository(store: Store) -> None:
 
 def test_the_sweep_removes_what_is_dead_and_old_only(store: Store) -> None:
     store.write(parse_name("a"), manifest_in(store, b"config"))
-    store.blobs.put(b"young")
+    young, _ = store.blobs.put(b"young")
+    age(store.blobs.path(young), STALE_S - 60)
     old, _ = store.blobs.put(b"old")
     for digest in (old, digest_of(b"config")):
-        age(store.blobs.path(digest), 3601)
+        age(store.blobs.path(digest), STALE_S + 1)
     names = {
         "writing-dead": 1, "upload-" + "0" * 32: 10, "upload-" + "1" * 32: 86401,
         "sha256-x-partial": 86400, "sha256-y-partial": 15 * 86400, "foreign": 10**7,
@@ -178,7 +179,7 @@ def test_the_sweep_removes_what_is_dead_and_old_only(store: Store) -> None:
 
 def test_the_sweep_removes_no_blob_while_a_manifest_is_broken_or_if_told(store: Store) -> None:
     old, _ = store.blobs.put(b"old")
-    age(store.blobs.path(old), 3601)
+    age(store.blobs.path(old), STALE_S + 1)
     assert store.sweep(prune=False) == []
     store.write(parse_name("a"), manifest_in(store, b"config"))
     path = manifest_path(store, "registry.ollama.ai", "library", "a", "latest")
