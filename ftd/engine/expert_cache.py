@@ -2,7 +2,7 @@
 
     slot_of  [L·E]    flat id -> slot, or NOWHERE          flat id = row · E + e, as in FTW
     owner_of [R]      slot -> flat id, or NOWHERE          slot_of[owner_of[slot]] == slot
-    last_use [R]      access at which the slot was used last
+    last_use [R]      access at which the slot was used last; BESIDE + access while only ``warm`` filled it
     score    [L·E]    uses of an expert, each worth half after ``half_life`` steps
 
 One slot pool serves all layers. An access is one layer of one step. Its ids, over all tokens of the batch,
@@ -13,7 +13,8 @@ slots that the access does not use:
     lru       coldest = used longest ago; every fill takes a victim; misses on the CPU change nothing
     decayed   coldest = lowest score; a fill takes its victim only if its score is higher, else it runs from
               a transient slot (numbers R, R + 1, …) and changes nothing; a miss on the CPU whose score beats
-              its victim's is filled off the critical path (``warm``): it is a hit from the next access on
+              its victim's is filled off the critical path (``warm``): it is a hit from the next step on, and
+              until then its slot is no victim, so that fills need not wait for these copies
 
 Ties go to the lower id and the lower slot. Everything is exact, so that a kernel can be compared bit for bit.
 """
@@ -36,6 +37,7 @@ NOWHERE = -1
 HALF_LIFE_STEPS = 8
 MAX_HALF_LIFE_STEPS = 1 << 16
 FRACTION_BITS = 16
+BESIDE = 1 << 48  # more accesses than there will be
 EPOCH_HALF_LIVES = 24
 
 Ids = NDArray[np.int64]
@@ -145,6 +147,7 @@ class ExpertCache:
     score: Ids = field(init=False)
     _clock: Clock = field(init=False)
     _now: int = field(init=False, default=0)
+    _begin: int = field(init=False, default=0)  # accesses before this step
 
     def __post_init__(self) -> None:
         if self.num_experts < 1 or self.num_slots < 0 or self.num_transient < 0:
@@ -165,6 +168,7 @@ class ExpertCache:
     def advance(self) -> None:
         """Begin the next step."""
         self.score >>= self._clock.advance()
+        self._begin = self._now
 
     def access(
         self, ids: Sequence[int] | Ids, quota: int, warm: int | None = None, owner_end: int | None = None
@@ -196,6 +200,7 @@ class ExpertCache:
             slot = self._admit(expert, victims[rank]) if rank < len(victims) else NOWHERE
             if rank >= num_fills:
                 if slot != NOWHERE:
+                    self.last_use[slot] += BESIDE
                     beside.append((expert, slot))
                 continue
             if slot == NOWHERE:
@@ -215,7 +220,10 @@ class ExpertCache:
         return access
 
     def _victims(self, count: int, owner_end: int) -> list[int]:
-        """Return up to ``count`` slots, coldest first, none of which this access uses; empty ones first."""
+        """Return up to ``count`` slots, coldest first; empty ones first.
+
+        None that this access uses, or that is being filled beside this step.
+        """
         if count == 0:
             return []
         if self.policy == "lru":
@@ -223,7 +231,9 @@ class ExpertCache:
         else:
             cold = np.where(self.owner_of == NOWHERE, NOWHERE, self.score[self.owner_of])
         order = np.lexsort((np.arange(self.num_slots), cold))
-        free = order[(self.last_use[order] != self._now) & (self.owner_of[order] < owner_end)]
+        used = self.last_use[order]
+        is_free = (used != self._now) & (used <= BESIDE + self._begin)
+        free = order[is_free & (self.owner_of[order] < owner_end)]
         return [int(slot) for slot in free[:count]]
 
     def _admit(self, expert: int, slot: int) -> int:

@@ -33,7 +33,7 @@ from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collec
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_prompts import PromptShare, Share
 from ftd.kernels.expert_seeds import Seeds
-from ftd.kernels.fill_triton import fill
+from ftd.kernels.fill_triton import DEEP, SHALLOW, Depth, fill
 from ftd.kernels.host_lock import HostLocks, needs_locks
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency
@@ -82,7 +82,9 @@ class ExpertSlots:
         self._num_chosen = num_chosen
         # One for each size and layer: what is fetched beside a step is read while later layers are placed
         self._placements: dict[tuple[int, int], Placement] = {}
-        self._copies = torch.cuda.Stream() if device != "cpu" and config.overlaps else None
+        overlaps = device != "cpu" and config.overlaps
+        # What steps wait for, and what only later steps need
+        self._copies, self._warm_copies = (torch.cuda.Stream() if overlaps else None for _ in range(2))
         self._fetched: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self.prompts: PromptShare | None = None
@@ -183,12 +185,14 @@ class ExpertSlots:
         message = None if self.mailbox is None else Message(self.mailbox, x, weights, row)
         first = row * config.num_experts
         access(self.state, ids, first, placement, config.policy, config.num_staged, message=message)
-        # One stream: what is fetched for the next time is in its slot before that can become a victim's
         with beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])
             self._fetched = None if self._copies is None else self._copies.record_event()
-            if self.mailbox is not None:
-                self._fill(placement.warm, placement.counts[1:2])
+        if self.mailbox is not None:
+            # Behind this layer's, not before the next one's: no slot that it fills is a victim in this step
+            with beside(self._warm_copies):
+                self.join()
+                self._fill(placement.warm, placement.counts[1:2], SHALLOW)
         return placement
 
     def join(self) -> None:
@@ -205,8 +209,9 @@ class ExpertSlots:
 
     def settle(self) -> None:
         """Let the current stream wait for all copies."""
-        if self._copies is not None:
-            torch.cuda.current_stream().wait_stream(self._copies)
+        for stream in (self._copies, self._warm_copies):
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
 
     def set_quota(self, quota: Quota, warm: Quota = (1,)) -> None:
         """Say how many of m misses are fetched and how many others beside the step; graphs follow.
@@ -235,9 +240,9 @@ class ExpertSlots:
                 "load the model again; if it happens again, use --experts fill",
             )
 
-    def _fill(self, rows: torch.Tensor, count: torch.Tensor) -> None:
+    def _fill(self, rows: torch.Tensor, count: torch.Tensor, depth: Depth = DEEP) -> None:
         config = self.config
-        fill(rows, count, self._bases, self._slots, config.num_experts, config.record_bytes)
+        fill(rows, count, self._bases, self._slots, config.num_experts, config.record_bytes, depth)
 
     def staged_bank(self, row: int, layer: int, matrices: Mapping[str, DeviceMatrix]) -> DeviceBank:
         """Return the layer's bank, by expert: resident ones where they are, the others staged."""

@@ -1,7 +1,7 @@
 """What ``residency_triton`` works on: the state of all experts, and what one access says and is told.
 
 slot_of  [L*E] i32   owner_of [R] i32   last_use [R] i64   score [L*E] i64      as in ExpertCache
-clock    [3]   i64   weight of a use now, accesses so far, age of the weight in steps
+clock    [4]   i64   weight of a use now, accesses so far, age of the weight in steps, accesses before the step
 quota    [2, B, M] i32   how many of m misses to fill, and how many of the others to fill beside the step,
                          by the size of the step: row b is of up to 2^b tokens; more than M - 1 misses
                          count as M - 1
@@ -18,6 +18,8 @@ from ftd.kernels.shapes import expect, expect_range
 
 # Slots whose keys one program holds in registers while it looks for victims: 32 for each of 1024 threads.
 MAX_SLOTS = 32768
+# As in ExpertCache: what last_use is more than the access while only a copy beside the step filled the slot
+BESIDE = 1 << 48
 COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
 
 Quota = Sequence[int] | Sequence[Sequence[int]]
@@ -54,7 +56,7 @@ class Residency:
             filled(num_slots, -1, torch.int32),
             filled(num_slots, -1, torch.int64),
             filled(num_experts, 0, torch.int64),
-            torch.tensor([weights[0], 0, 0], dtype=torch.int64, device=device),
+            torch.tensor([weights[0], 0, 0, 0], dtype=torch.int64, device=device),
             quota_table(quota).to(device),
             torch.tensor(weights, dtype=torch.int64, device=device),
             filled(len(COUNTERS), 0, torch.int64),

@@ -17,7 +17,7 @@ from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds n
 from ftd.kernels.early_triton import early
 from ftd.kernels.expert_mailbox_triton import send
 from ftd.kernels.expert_split import NUM_SIZES
-from ftd.kernels.residency_state import MAX_SLOTS, Message, Placement, Residency, size_of
+from ftd.kernels.residency_state import BESIDE, MAX_SLOTS, Message, Placement, Residency, size_of
 from ftd.kernels.shapes import expect, expect_range, power_of_two
 
 MAX_PAIRS = 1024
@@ -25,16 +25,20 @@ MAX_PAIRS = 1024
 _FEW_PAIRS = tl.constexpr(64)
 _MISSES_AT_ONCE = tl.constexpr(32)
 
+_BESIDE = tl.constexpr(BESIDE)
 _NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
 
 
 @triton.jit
 def _victims(
-    owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R,
+    owner_of, last_use, score, slot_of, now, begin, share, wanted, is_miss, rank, flat, its_score, R,
     owner_end,
     LRU: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Give slots to misses in the order of rank as long as the policy lets it; return each pair's or -1."""
+    """Give slots to misses in the order of rank as long as the policy lets it; return each pair's or -1.
+
+    begin: accesses before this step; from rank ``share`` on slots are filled beside the step.
+    """
     slot = tl.arange(0, SLOTS)
     known = slot < R
     owner = tl.load(owner_of + slot, mask=known, other=-1)
@@ -42,7 +46,8 @@ def _victims(
     key = used
     if not LRU:
         key = tl.load(score + owner, mask=owner >= 0, other=-1)
-    key = tl.where(known & (used != now) & (owner < owner_end), key, _NEVER)
+    is_free = (used != now) & (used <= _BESIDE + begin)
+    key = tl.where(known & is_free & (owner < owner_end), key, _NEVER)
     placed = tl.full(rank.shape, -1, tl.int32)
     turn = wanted * 0
     while turn < wanted:
@@ -60,7 +65,7 @@ def _victims(
         tl.store(slot_of + old, -1, mask=admitted & (old >= 0))
         tl.store(slot_of + flat, victims, mask=is_turn & admitted)
         tl.store(owner_of + victims, flat, mask=is_turn & admitted)
-        tl.store(last_use + victim, now, mask=admitted)
+        tl.store(last_use + victim, tl.where(turn < share, now, now + _BESIDE), mask=admitted)
         placed = tl.where(is_turn & admitted, victim, placed)
         key = tl.where(slot == victim, _NEVER, key)
         # Later misses are colder and later victims hotter: the first refusal is followed by others only.
@@ -164,8 +169,8 @@ def _residency(
                     pair, T, K, D, row, x_stride, weights_stride, TOKENS,
                 )  # fmt: skip
         placed = _victims(
-            owner_of, last_use, score, slot_of, now, wanted, is_miss, rank, flat, its_score, R, owner_end,
-            LRU, SLOTS,
+            owner_of, last_use, score, slot_of, now, tl.load(clock + 3), share, wanted, is_miss, rank, flat,
+            its_score, R, owner_end, LRU, SLOTS,
         )  # fmt: skip
     admitted = tl.sum((is_first & (placed >= 0)).to(tl.int32), axis=0)
     spare = rank - admitted
@@ -197,6 +202,7 @@ def _residency(
 
 @triton.jit
 def _advance(clock, weights, score, num_experts, half_life, EPOCH: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(clock + 3, tl.load(clock + 1))
     age = tl.load(clock + 2) + 1
     if age >= EPOCH * half_life:
         age = age * 0

@@ -29,6 +29,7 @@ class SlowCache:
         self.used: dict[int, int] = {}
         self.scores = dict.fromkeys(range(NUM_EXPERTS), 0)
         self.now = 0
+        self.being_filled: set[int] = set()
 
     def cold(self, slot: int) -> int:
         owner = next((expert for expert, held in self.slots.items() if held == slot), None)
@@ -50,7 +51,7 @@ class SlowCache:
             (e for e in unique if where[e] == NOWHERE), key=lambda expert: (-self.scores[expert], expert)
         )
         victims = sorted(
-            set(range(self.num_slots)) - busy,
+            set(range(self.num_slots)) - busy - self.being_filled,
             key=lambda slot: (self.cold(slot), slot),
         )
         fills: list[tuple[int, int]] = []
@@ -64,6 +65,8 @@ class SlowCache:
                     for other in [e for e, held in self.slots.items() if held == slot]:
                         del self.slots[other]
                     self.slots[expert], self.used[slot] = slot, self.now
+                    if not filled:
+                        self.being_filled.add(slot)
             if filled and slot == NOWHERE:
                 transient = sum(place >= self.num_slots for _, place in fills)
                 if transient < self.num_transient:
@@ -76,6 +79,7 @@ class SlowCache:
     def advance(self) -> None:
         shift = self.clock.advance()
         self.scores = {expert: score >> shift for expert, score in self.scores.items()}
+        self.being_filled = set()
 
 
 @settings(max_examples=examples(150))

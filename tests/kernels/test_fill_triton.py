@@ -28,7 +28,7 @@ def test_copies_the_counted_records_and_nothing_else(
         wanted[slot, :S] = banks[flat // E][flat % E]
     table = torch.tensor(rows, dtype=torch.int32, device=device)
     counts = torch.tensor([count, 3], dtype=torch.int32, device=device)
-    fill(table, counts, bases, slots, E, S, programs=3)
+    fill(table, counts, bases, slots, E, S, depth=(3, 1024))
     assert torch.equal(slots.cpu(), wanted)
 
 

@@ -27,7 +27,7 @@ def test_at_first_all_slots_are_empty() -> None:
     assert state.num_slots == 3
     assert state.slot_of.tolist() == [-1] * 8 and state.owner_of.tolist() == [-1] * 3
     assert state.last_use.tolist() == [-1] * 3 and not state.score.any()
-    assert state.clock.tolist() == [16, 0, 0], "a use counts as the youngest weight says"
+    assert state.clock.tolist() == [16, 0, 0, 0], "a use counts as the youngest weight says"
     assert state.counters.tolist() == [0] * len(COUNTERS)
     assert make(0).num_slots == 0
 
