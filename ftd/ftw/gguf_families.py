@@ -14,6 +14,7 @@ import numpy as np
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw import encoders, latent, recurrent
 from ftd.ftw.format import ENCODER_TYPES, Json
+from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import (
     FOUR_NORMS,
@@ -98,6 +99,11 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         raise InvalidGguf(f"all {settings.integer('block_count')} layers only draft tokens")
     key_value_heads = settings.integer("attention.head_count_kv", heads)
     rotated = settings.integer("rope.dimension_count", head_dim, high=head_dim)
+    if rotated % 2:
+        raise InvalidGguf(f"an odd number of channels rotates: {rotated}")
+    if rotated != head_dim and any(part.interleaved for part in family.layer):
+        raise Unsupported(f"{settings.architecture} that rotates {rotated} of {head_dim} channels")
+    _refuse_unknown(family, settings, rotated)
     if heads % key_value_heads:
         raise InvalidGguf(f"{heads} heads do not share {key_value_heads} key-value heads")
     return {
@@ -118,6 +124,20 @@ def hyperparameters(family: Family, settings: Settings, model: GgufModel) -> dic
         **encoders.gguf_settings(model),
         **family.extra(settings),
     }
+
+
+def _refuse_unknown(family: Family, settings: Settings, rotated: int) -> None:
+    """Raise Unsupported for settings that change what is computed, in families that know nothing of them."""
+    known: list[tuple[str, Value]] = [("rope.scaling.attn_factor", 1.0), ("final_logit_softcapping", 0.0)]
+    known.append(("rope.dimension_count_swa", rotated))
+    if family.model_type not in ENCODER_TYPES:
+        known.append(("attention.causal", True))
+    if family.model_type != "gemma3_text":
+        known.append(("rope.freq_base_swa", settings.number("rope.freq_base", 10000.0)))
+    for key, neutral in known:
+        value = settings.get(key, neutral)
+        if isinstance(value, np.ndarray) or value != neutral:
+            raise Unsupported(f"{settings.architecture}.{key} is not supported: {value!r:.50}")
 
 
 def _norm_eps(family: Family, settings: Settings) -> dict[str, Json]:
@@ -147,6 +167,11 @@ def _rope_scaling(settings: Settings, model: GgufModel, rotated: int) -> Json:
 
     rotated: how many channels of a head the rotation turns.
     """
+    # Files that name no type are linear, and files of 2023 have another word for the factor
+    factor = settings.number("rope.scaling.factor", settings.number("rope.scale_linear", 1.0))
+    kind = settings.text("rope.scaling.type", "linear")
+    if factor == 1.0 and kind in ("linear", "yarn"):
+        kind = "none"
     if "rope_freqs.weight" in model.source:
         file, tensor = model.source["rope_freqs.weight"]
         if tensor.type != "F32" or tensor.dims != (rotated // 2,):
@@ -154,13 +179,14 @@ def _rope_scaling(settings: Settings, model: GgufModel, rotated: int) -> Json:
         factors = file.read(tensor).view("<f4")
         if not np.all(np.isfinite(factors) & (factors > 0)):
             raise InvalidGguf("rope_freqs.weight has a factor that is not positive")
+        if kind != "none":
+            raise Unsupported(f"rope scaling is not supported beside rope_freqs.weight: {kind!r:.50}")
         return {"rope_type": "factors", "factors": [shortest(factor) for factor in factors]}
-    kind = settings.text("rope.scaling.type", "none")
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
         raise Unsupported(f"rope scaling is not supported: {kind!r:.50}", "use one of none linear yarn")
-    scaling: dict[str, Json] = {"rope_type": kind, "factor": settings.number("rope.scaling.factor")}
+    scaling: dict[str, Json] = {"rope_type": kind, "factor": factor}
     if settings.has("rope.scaling.original_context_length"):
         scaling["original_max_position_embeddings"] = settings.integer("rope.scaling.original_context_length")
     if settings.has("rope.scaling.yarn_log_multiplier"):  # a tenth of what the model calls it

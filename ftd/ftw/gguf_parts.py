@@ -112,9 +112,13 @@ class Settings:
         """Say whether the model sets ``ARCH.key``."""
         return f"{self.architecture}.{key}" in self._metadata
 
+    def get(self, key: str, default: Value | None) -> Value | None:
+        """Return ``ARCH.key`` as it is, whatever its type."""
+        return self._metadata.get(f"{self.architecture}.{key}", default)
+
     def integer(self, key: str, default: int | None = None, high: int = MAX_DIM, low: int = 1) -> int:
         """Return an integer of these bounds; an array must hold the same number throughout."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        value = self.get(key, default)
         if isinstance(value, np.ndarray):
             if len(value) == 0 or not np.all(value == value[0]) or value.dtype.kind not in "iu":
                 raise Unsupported(f"{self.architecture}.{key} differs between layers")
@@ -125,14 +129,14 @@ class Settings:
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive finite number."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        value = self.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
             raise InvalidGguf(f"{self.architecture}.{key} is not a positive number: {value!r:.50}")
         return shortest(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a bool."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        value = self.get(key, default)
         if not isinstance(value, bool):
             raise InvalidGguf(f"{self.architecture}.{key} is not a bool: {value!r:.50}")
         return value
@@ -149,7 +153,7 @@ class Settings:
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""
-        value = self._metadata.get(f"{self.architecture}.{key}", default)
+        value = self.get(key, default)
         if not isinstance(value, str):
             raise InvalidGguf(f"{self.architecture}.{key} is not a string: {value!r:.50}")
         return value

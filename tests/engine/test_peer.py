@@ -177,3 +177,29 @@ def test_latent_attention(case: str, split: bool, program: Path, tmp_path: Path)
     test_latent_gguf.write(model, tmp_path / "model.gguf", split)
     imported = test_latent_gguf.read(tmp_path / "model.gguf", tmp_path)
     assert_agree(program, imported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        *((case, {}) for case in CASES),
+        ("llama", {"rope.scaling.factor": 4.0}),
+        ("qwen3", {"rope.scale_linear": 4.0}),
+        ("qwen3", YARN),
+        ("qwen3", {"rope.scaling.type": "yarn"}),
+        ("qwen3", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}),
+        ("gemma3_text", {"rope.scaling.factor": 4.0}),
+        ("gemma3_text", {"rope.freq_base_swa": 777.0, "attention.sliding_window_pattern": 2}),
+    ],
+)
+def test_what_an_import_makes_of_settings(
+    case: str, settings: dict[str, Any], program: Path, tmp_path: Path
+) -> None:
+    architecture, changes, more = CASES[case]
+    model = tiny.make(case, **SIZES, **changes)
+    tensors = peer.tensors_of(model, architecture)
+    peer.write_gguf(model, architecture, tmp_path / "model.gguf", {**more, **settings}, tensors)
+    imported = test_latent_gguf.read(tmp_path / "model.gguf", tmp_path)
+    if case == "gpt_oss":
+        imported.hyperparameters["rope_scaling"]["truncate"] = True
+    assert_agree(program, imported, tmp_path)
