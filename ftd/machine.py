@@ -1,14 +1,68 @@
-"""What the machine has free, asked of the system itself: importing psutil takes longer than many a load."""
+"""What the machine has free, asked of the system itself: importing psutil takes longer than many a load.
 
+A control group (a container's, or that of a service with ``MemoryMax``) may allow less than the machine has:
+the tightest of the process's own and those above it counts.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
+GROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+# limit, use, and which row of memory.stat is clean page cache, which the system drops on demand
+_VERSIONS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
-def available_bytes(meminfo: Path = _MEMINFO) -> int:
-    """Return the bytes of memory that processes can take without swapping."""
+def available_bytes(meminfo: Path = _MEMINFO, groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
+    """Return the bytes of memory that this process can take without swapping or being killed."""
     for line in meminfo.read_text("ascii").splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
-            return int(amount.split()[0]) << 10
+            free = int(amount.split()[0]) << 10
+            return int(min([free, *map(_left, control_groups("memory", groups, membership))]))
     raise OSError(f"no MemAvailable in {meminfo}")
+
+
+def control_groups(controller: str, groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> Iterator[Path]:
+    """Iterate over the folders of the groups that bind this process, its own first (versions 1 and 2)."""
+    try:
+        lines = membership.read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = groups / controller if controllers else groups
+        folder = base / path.lstrip("/")
+        yield from (place for place in (folder, *folder.parents) if place.is_relative_to(base))
+
+
+def _left(group: Path) -> float:
+    """Return the bytes that one group still allows, infinity without a limit."""
+    for limit_name, used_name, cache in _VERSIONS:
+        limit, used = _number(group / limit_name), _number(group / used_name)
+        if limit is not None and used is not None:
+            return max(0, limit - used + _row(group / "memory.stat", cache))
+    return float("inf")
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a control file; None if there is no such file or no limit in it."""
+    try:
+        text = path.read_text("ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _row(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ftd.engine import card_memory, memory
+from ftd import machine
+from ftd.engine import card_memory
 from ftd.engine.card_experts import CardExperts
 from ftd.engine.device import CUDA_CHUNK_TOKENS, Device, MakePages, Rates
 from ftd.engine.device_chooser import DeviceChooser
@@ -32,7 +33,9 @@ _PAGE_ALIGNMENT = 256
 
 def interpreter() -> Device:
     """Return Triton's interpreter, which runs kernels slowly on the processor."""
-    return Device(name="interpreter", label="interpreter", free_bytes=memory.free_bytes, **_parts("cpu"))
+    return Device(
+        name="interpreter", label="interpreter", free_bytes=machine.available_bytes, **_parts("cpu")
+    )
 
 
 def first() -> Device:

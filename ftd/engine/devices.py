@@ -10,8 +10,7 @@ import logging
 import numpy as np
 from msgspec.structs import replace
 
-from ftd import log
-from ftd.engine import memory
+from ftd import log, machine
 from ftd.engine.device import Device
 from ftd.errors import KernelUnavailable
 from ftd.kernels import dispatch
@@ -26,7 +25,7 @@ def cpu(reason: str = "") -> Device:
         label="cpu",
         make_graph=dispatch.get("graph"),
         make_pages=np.zeros,
-        free_bytes=memory.free_bytes,
+        free_bytes=machine.available_bytes,
         reason=reason,
     )
 

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from ftd import log
-from ftd.engine import card_memory, devices, expert_plan, memory, plan
+from ftd import log, machine
+from ftd.engine import card_memory, devices, expert_plan, plan
 from ftd.engine.card_memory import Workspace
 from ftd.engine.device import Device
 from ftd.engine.expert_plan import ExpertNeeds
@@ -176,7 +176,7 @@ def _plan(
 
 def _check_host(load: Load, num_bytes: int) -> None:
     """Raise OutOfMemory unless host memory holds the experts."""
-    available = memory.free_bytes()
+    available = machine.available_bytes()
     limit = "free"
     if 0 < load.host_memory_bytes < available:
         available, limit = load.host_memory_bytes, "allowed by FTD_HOST_MEMORY"

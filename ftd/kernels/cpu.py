@@ -12,7 +12,7 @@ version adds floats in another order, and AMX multiplies bfloat16 weights in its
 import os
 from pathlib import Path
 
-from ftd import environment
+from ftd import environment, machine
 from ftd.errors import KernelUnavailable
 
 try:
@@ -79,25 +79,9 @@ def _siblings(core: int) -> str:
         return str(core)
 
 
-def quota_cores(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
+def quota_cores(root: Path = machine.GROUPS, membership: Path = machine.MEMBERSHIP) -> float:
     """Return how many cores' time the cgroup (v1 or v2, any ancestor) allows, infinity without a quota."""
-    limit = float("inf")
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        names = controllers.split(",")
-        if controllers and "cpu" not in names:
-            continue
-        base = root if not controllers else root / "cpu"
-        folder = base / path.lstrip("/")
-        for place in (folder, *folder.parents):
-            limit = min(limit, _folder_quota(place))
-            if place == base:
-                break
-    return limit
+    return min(map(_folder_quota, machine.control_groups("cpu", root, membership)), default=float("inf"))
 
 
 def _folder_quota(folder: Path) -> float:
