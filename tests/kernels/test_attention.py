@@ -5,13 +5,13 @@ sequence owns, and the places past a sequence's end, hold NaN.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from attention_cases import Case, arrays
 
 from ftd.kernels._pool import Pool
 
@@ -19,76 +19,33 @@ Get = Callable[[str], Callable[..., Any]]
 AssertClose = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A batch: heads H over groups G of C channels; (new tokens, context) of each sequence."""
-
-    heads: int
-    groups: int
-    channels: int
-    page_size: int
-    sequences: tuple[tuple[int, int], ...]
-    window: int = 0
-    sinks: bool = False
-    dtype: str = "f2"
-    causal: bool = True
-
-
 CASES = {
-    "one token": Case(9, 3, 64, 32, ((1, 1),)),
-    "page edges, decode": Case(4, 2, 64, 16, ((1, 15), (1, 16), (1, 17))),
-    "page edges, prefill": Case(4, 2, 64, 16, ((15, 15), (16, 16), (17, 17), (3, 17))),
+    "one token": Case(9, 3, 64, ((1, 1),)),
+    "page edges, decode": Case(4, 2, 64, ((1, 15), (1, 16), (1, 17)), page_size=16),
+    "page edges, prefill": Case(4, 2, 64, ((15, 15), (16, 16), (17, 17), (3, 17)), page_size=16),
     "tile and split edges": Case(
-        3, 1, 64, 32, ((1, 63), (1, 64), (1, 65), (1, 127), (1, 128), (1, 129), (1, 257))
+        3, 1, 64, ((1, 63), (1, 64), (1, 65), (1, 127), (1, 128), (1, 129), (1, 257))
     ),
-    "prefill over tiles": Case(9, 3, 64, 32, ((200, 200),)),
-    "chunk after a prefix": Case(9, 3, 64, 32, ((37, 300),)),
-    "decode beside prefill": Case(6, 3, 64, 32, ((1, 300), (70, 70), (0, 40), (1, 5))),
-    "float32 pages": Case(9, 3, 64, 32, ((1, 130), (40, 140)), dtype="f4"),
-    "80 channels": Case(4, 2, 80, 16, ((1, 200), (33, 90))),
-    "96 channels": Case(4, 1, 96, 16, ((1, 200), (33, 90))),
-    "128 channels": Case(8, 2, 128, 64, ((1, 200), (33, 90))),
-    "256 channels": Case(4, 1, 256, 32, ((1, 200), (33, 90))),
-    "odd channels and pages": Case(6, 2, 37, 5, ((1, 71), (9, 71)), dtype="f4"),
-    "no grouping": Case(3, 3, 64, 32, ((1, 150), (20, 150))),
-    "eleven heads a group": Case(11, 1, 64, 32, ((1, 150), (20, 150))),
-    "a group wider than a block": Case(130, 1, 16, 16, ((1, 20), (3, 20))),
-    "window": Case(4, 2, 64, 16, ((1, 300), (90, 300), (1, 20)), window=50),
-    "window of one": Case(2, 1, 64, 16, ((1, 70), (5, 70)), window=1),
-    "window over split edges": Case(2, 1, 64, 16, ((1, 257), (130, 300)), window=128),
-    "sinks": Case(4, 2, 64, 16, ((1, 200), (30, 60)), sinks=True),
-    "sinks and window": Case(8, 1, 64, 16, ((1, 200), (30, 160)), window=33, sinks=True),
-    "both directions": Case(12, 12, 32, 32, ((1, 1), (2, 2), (31, 31), (33, 33), (257, 257)), causal=False),
-    "both directions, a group": Case(6, 2, 37, 5, ((1, 71), (9, 71)), dtype="f4", causal=False),
+    "prefill over tiles": Case(9, 3, 64, ((200, 200),)),
+    "chunk after a prefix": Case(9, 3, 64, ((37, 300),)),
+    "decode beside prefill": Case(6, 3, 64, ((1, 300), (70, 70), (0, 40), (1, 5))),
+    "float32 pages": Case(9, 3, 64, ((1, 130), (40, 140)), dtype="f4"),
+    "80 channels": Case(4, 2, 80, ((1, 200), (33, 90)), page_size=16),
+    "96 channels": Case(4, 1, 96, ((1, 200), (33, 90)), page_size=16),
+    "128 channels": Case(8, 2, 128, ((1, 200), (33, 90)), page_size=64),
+    "256 channels": Case(4, 1, 256, ((1, 200), (33, 90))),
+    "odd channels and pages": Case(6, 2, 37, ((1, 71), (9, 71)), page_size=5, dtype="f4"),
+    "no grouping": Case(3, 3, 64, ((1, 150), (20, 150))),
+    "eleven heads a group": Case(11, 1, 64, ((1, 150), (20, 150))),
+    "a group wider than a block": Case(130, 1, 16, ((1, 20), (3, 20)), page_size=16),
+    "window": Case(4, 2, 64, ((1, 300), (90, 300), (1, 20)), page_size=16, window=50),
+    "window of one": Case(2, 1, 64, ((1, 70), (5, 70)), page_size=16, window=1),
+    "window over split edges": Case(2, 1, 64, ((1, 257), (130, 300)), page_size=16, window=128),
+    "sinks": Case(4, 2, 64, ((1, 200), (30, 60)), page_size=16, sinks=True),
+    "sinks and window": Case(8, 1, 64, ((1, 200), (30, 160)), page_size=16, window=33, sinks=True),
+    "both directions": Case(12, 12, 32, ((1, 1), (2, 2), (31, 31), (33, 33), (257, 257)), causal=False),
+    "both directions, a group": Case(6, 2, 37, ((1, 71), (9, 71)), page_size=5, dtype="f4", causal=False),
 }
-
-
-def arrays(case: Case, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the arguments of attention for ``case``."""
-    size, longest = case.page_size, max(context for _, context in case.sequences)
-    columns = -(-longest // size) + 1
-    count = len(case.sequences) * columns + 2
-    table = rng.permutation(count)[: len(case.sequences) * columns].reshape(-1, columns).astype(np.int32)
-    keys = np.full((count, case.groups, case.channels, size), np.nan, case.dtype)
-    values = np.full((count, case.groups, size, case.channels), np.nan, case.dtype)
-    for row, (_, context) in zip(table, case.sequences, strict=True):
-        page, offset = row[np.arange(context) // size], np.arange(context) % size
-        keys[page, :, :, offset] = rng.standard_normal((context, case.groups, case.channels))
-        values[page, :, offset] = rng.standard_normal((context, case.groups, case.channels))
-    new = [tokens for tokens, _ in case.sequences]
-    return {
-        "q": rng.standard_normal((sum(new), case.heads, case.channels), np.float32) * 2,
-        "k_pages": keys,
-        "v_pages": values,
-        "page_table": table,
-        "q_start": np.cumsum([0, *new]).astype(np.int32),
-        "kv_len": np.array([context for _, context in case.sequences], np.int32),
-        "positions": np.concatenate([np.arange(c - t, c) for t, c in case.sequences]).astype(np.int32),
-        "scale": 1.3 / np.sqrt(case.channels),
-        "window": case.window,
-        "sinks": rng.standard_normal(case.heads, np.float32) if case.sinks else None,
-        "causal": case.causal,
-    }
 
 
 def dense(pages: Any, row: Any, context: int, axis: int) -> torch.Tensor:
@@ -184,7 +141,7 @@ def test_a_batch_equals_its_sequences_alone(isa: str, rng: np.random.Generator) 
 
 
 def test_scores_far_apart_neither_overflow_nor_underflow(get: Get, rng: np.random.Generator) -> None:
-    a = arrays(Case(1, 1, 16, 16, ((1, 200),), dtype="f4"), rng)
+    a = arrays(Case(1, 1, 16, ((1, 200),), page_size=16, dtype="f4"), rng)
     a["q"] *= 1000
     a["scale"] = 10.0
     score = dense(a["k_pages"], a["page_table"][0], 200, 3)[0].numpy() @ a["q"][0, 0].astype(np.float64)
@@ -193,7 +150,7 @@ def test_scores_far_apart_neither_overflow_nor_underflow(get: Get, rng: np.rando
 
 
 def test_nan_in_one_query_stays_in_its_head(get: Get, rng: np.random.Generator) -> None:
-    a = arrays(Case(4, 2, 64, 16, ((3, 90), (1, 90))), rng)
+    a = arrays(Case(4, 2, 64, ((3, 90), (1, 90)), page_size=16), rng)
     a["q"][1, 2, 5] = a["q"][3, 0, 63] = np.nan
     broken = np.isnan(get("attention")(**a))
     assert broken[1, 2].all()
@@ -217,6 +174,6 @@ def test_nan_in_one_query_stays_in_its_head(get: Get, rng: np.random.Generator) 
     ],
 )
 def test_refuses(get: Get, rng: np.random.Generator, changed: dict[str, Any], message: str) -> None:
-    a = arrays(Case(4, 2, 64, 16, ((2, 20),)), rng)
+    a = arrays(Case(4, 2, 64, ((2, 20),), page_size=16), rng)
     with pytest.raises(ValueError, match=message):
         get("attention")(**(a | changed))

@@ -4,12 +4,12 @@ Pages that no sequence owns, and the places past a sequence's end, hold NaN.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from attention_cases import Case, arrays
 from examples import first_quick
 
 from ftd.kernels.attention_decode_triton import (
@@ -28,20 +28,6 @@ from ftd.kernels.qkv_post_triton import qkv_post
 AssertClose = Callable[..., None]
 # f16 products: of q and of softmax, each off by up to 2^-11.
 HALF = 2e-3
-
-
-@dataclass(frozen=True)
-class Case:
-    """A batch: heads H over groups G of C channels; (new tokens, context) of each sequence."""
-
-    heads: int
-    groups: int
-    channels: int
-    sequences: tuple[tuple[int, int], ...]
-    page_size: int = 32
-    window: int = 0
-    sinks: bool = False
-    dtype: str = "f2"
 
 
 DECODE = {
@@ -84,33 +70,6 @@ PREFILL = {
     "shares of 80 channels": Case(4, 1, 80, ((5, 400),), page_size=16),
     "shares of f32 pages": Case(4, 2, 64, ((5, 400),), dtype="f4"),
 }
-
-
-def arrays(case: Case, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the arguments of the reference for ``case``."""
-    size, longest = case.page_size, max(context for _, context in case.sequences)
-    columns = -(-longest // size) + 1
-    count = len(case.sequences) * columns + 2
-    table = rng.permutation(count)[: len(case.sequences) * columns].reshape(-1, columns).astype(np.int32)
-    keys = np.full((count, case.groups, case.channels, size), np.nan, case.dtype)
-    values = np.full((count, case.groups, size, case.channels), np.nan, case.dtype)
-    for row, (_, context) in zip(table, case.sequences, strict=True):
-        page, offset = row[np.arange(context) // size], np.arange(context) % size
-        keys[page, :, :, offset] = rng.standard_normal((context, case.groups, case.channels))
-        values[page, :, offset] = rng.standard_normal((context, case.groups, case.channels))
-    new = [tokens for tokens, _ in case.sequences]
-    return {
-        "q": rng.standard_normal((sum(new), case.heads, case.channels), np.float32),
-        "k_pages": keys,
-        "v_pages": values,
-        "page_table": table,
-        "q_start": np.cumsum([0, *new]).astype(np.int32),
-        "kv_len": np.array([context for _, context in case.sequences], np.int32),
-        "positions": np.concatenate([np.arange(c - t, c) for t, c in case.sequences]).astype(np.int32),
-        "scale": 1.3 / np.sqrt(case.channels),
-        "window": case.window,
-        "sinks": rng.standard_normal(case.heads, np.float32) if case.sinks else None,
-    }
 
 
 def on(device: str, a: dict[str, Any]) -> dict[str, Any]:

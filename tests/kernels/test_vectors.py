@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from attention_cases import arrays
 from numpy.typing import NDArray
 
 from ftd.kernels import cpu
@@ -11,7 +12,7 @@ from ftd.kernels._attention_cy import attention
 from ftd.kernels._pool import set_isa
 from ftd.kernels._rms_norm_cy import rms_norm
 from ftd.kernels._swiglu_cy import swiglu
-from tests.kernels.test_attention import CASES, arrays
+from tests.kernels.test_attention import CASES
 
 Array = NDArray[np.float32]
 
