@@ -101,7 +101,9 @@ def _cp(parser: "Parser") -> None:
 
 def _create(parser: "Parser") -> None:
     _model(parser, "name of the new model")
-    parser.add_argument("-f", "--file", metavar="FILE", help="the Modelfile (default: ./Modelfile)")
+    parser.add_argument(
+        "-f", "--file", metavar="FILE", help="the Modelfile (default: ./Modelfile; -: standard input)"
+    )
     parser.add_argument(
         "-q", "--quantize", metavar="FORMAT", help="quantise to this format, for example q8_0"
     )

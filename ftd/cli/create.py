@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os.path
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ftd.cli.progress import Progress
 from ftd.errors import InvalidModelfile
 
 _CHUNK_BYTES = 4 << 20
+_STDIN = Path("-")
 # the first group that has a file is the model; the side files go with all but GGUF
 _MODEL_PATTERNS: tuple[tuple[str, ...], ...] = (
     ("freetoken-*.ftw",),
@@ -27,22 +29,16 @@ _SIDE_PATTERNS = ("*.json", "*_Pooling/config.json", "chat_template.jinja", "tok
 def run(options: argparse.Namespace) -> int:
     """Create ``options.model`` from the Modelfile."""
     path = Path(options.file or "Modelfile")
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError) as exc:
-        hint = f"no such file: {path}" if options.file else "use -f FILE"
-        raise InvalidModelfile("specified Modelfile wasn't found", hint) from exc
-    modelfile = parse_modelfile(data, str(path))
+    modelfile = parse_modelfile(_read(path, bool(options.file)), str(path))
     for warning in modelfile.warnings:
         output.note(f"warning: {warning}")
-    folder = path.resolve().parent
+    folder = Path.cwd() if path == _STDIN else path.resolve().parent
     with Progress() as progress:
         progress.status("gathering model components")
         body, uploads = request(options.model, modelfile, folder, options.quantize)
         client = background.connect()
-        for name, file in uploads:
-            digest = upload(client, file, progress)
-            body[name][_relative(file, folder)] = digest
+        for field, name, file in uploads:
+            body[field][name] = upload(client, file, progress)
         for item in client.stream("/api/create", body):
             status, total = str(item.get("status", "")), item.get("total")
             if total:
@@ -52,26 +48,39 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _read(path: Path, is_named: bool) -> bytes:
+    if path == _STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as exc:
+        hint = f"no such file: {path}" if is_named else "use -f FILE"
+        raise InvalidModelfile("specified Modelfile wasn't found", hint) from exc
+
+
 def request(
     model: str, modelfile: Modelfile, folder: Path, quantize: str | None = None
-) -> tuple[dict[str, Any], list[tuple[str, Path]]]:
-    """Return the body of ``/api/create`` without digests, and the files to upload as (field, path).
+) -> tuple[dict[str, Any], list[tuple[str, str, Path]]]:
+    """Return the body of ``/api/create`` without digests, and what to upload as (field, name there, path).
 
-    Raises InvalidModelfile for a file that is not there.
+    Raises InvalidModelfile for a file that is not there, or two that would have the same name.
     """
     body: dict[str, Any] = {"model": model}
-    uploads: list[tuple[str, Path]] = []
+    uploads: list[tuple[str, str, Path]] = []
     for text in modelfile.from_:
         files = _files(text, folder, "FROM")
         if files:
-            uploads += [("files", file) for file in files]
+            uploads += [("files", name, file) for name, file in files.items()]
         else:
             body["from"] = text
     if modelfile.adapter is not None:
-        uploads += [("adapters", file) for file in _existing(modelfile.adapter, folder, "ADAPTER")]
+        adapters = _existing(modelfile.adapter, folder, "ADAPTER")
+        uploads += [("adapters", name, file) for name, file in adapters.items()]
     for text in modelfile.drafts:
-        uploads += [("draft_files", file) for file in _existing(text, folder, "DRAFT")]
-    for field, _ in uploads:
+        drafts = _existing(text, folder, "DRAFT")
+        uploads += [("draft_files", name, file) for name, file in drafts.items()]
+    _refuse_twins(uploads)
+    for field, _, _ in uploads:
         body[field] = {}
     fields = {
         "template": modelfile.template,
@@ -108,19 +117,34 @@ def _digest(file: Path, size_bytes: int, progress: Progress) -> str:
     return f"sha256:{sha256.hexdigest()}"
 
 
-def _files(text: str, folder: Path, command: str) -> list[Path]:
-    """Return the files that ``text`` names, none if it is a model's name."""
+def _refuse_twins(uploads: Iterable[tuple[str, str, Path]]) -> None:
+    """Raise if a file would take another's place under its name."""
+    seen: dict[tuple[str, str], Path] = {}
+    for field, name, file in uploads:
+        other = seen.setdefault((field, name), file)
+        if other != file:
+            raise InvalidModelfile(f"two files have the same name: {other} and {file}", "rename one of them")
+
+
+def _files(text: str, folder: Path, command: str) -> dict[str, Path]:
+    """Return the files that ``text`` names by what they are called there, none if it is a model's name.
+
+    Names are relative to the Modelfile's folder, or to the one that ``text`` names if that lies elsewhere.
+    """
     path = Path(os.path.normpath(folder / Path(text).expanduser()))
     if path.is_file():
-        return [path]
-    if path.is_dir():
-        return list(_folder_files(path))
-    if text.startswith((".", "/", "~")) or text.endswith((".gguf", ".safetensors")):
+        files, root = [path], path.parent
+    elif path.is_dir():
+        files, root = list(_folder_files(path)), path
+    elif text.startswith((".", "/", "~")) or text.endswith((".gguf", ".safetensors")):
         raise InvalidModelfile(f"{command} names a file that does not exist: {path}", "correct the path")
-    return []
+    else:
+        return {}
+    start = folder if path.is_relative_to(folder) else root
+    return {str(file.relative_to(start)): file for file in files}
 
 
-def _existing(text: str, folder: Path, command: str) -> list[Path]:
+def _existing(text: str, folder: Path, command: str) -> dict[str, Path]:
     files = _files(text, folder, command)
     if not files:
         raise InvalidModelfile(
@@ -143,11 +167,10 @@ def _folder_files(folder: Path) -> Iterator[Path]:
 
 def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
     found = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    homes = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":  # Hugging Face's cache: links to files beside it
+        homes.append(folder.resolve().parents[1] / "blobs")
     for path in found:
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if not any(path.resolve().is_relative_to(home) for home in homes):
             raise InvalidModelfile(f"insecure path: {path}", "copy the file into the folder")
     return found
-
-
-def _relative(file: Path, folder: Path) -> str:
-    return str(file.relative_to(folder)) if file.is_relative_to(folder) else file.name

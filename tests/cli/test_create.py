@@ -110,7 +110,13 @@ def test_a_missing_file_after_f_is_named(cli) -> None:
 
 def uploads(folder: Path, modelfile: str) -> list[tuple[str, str]]:
     _, found = request("m", parse_modelfile(modelfile.encode()), folder)
-    return [(field, file.name) for field, file in found]
+    return [(field, file.name) for field, _, file in found]
+
+
+def names(folder: Path, modelfile: str) -> dict[str, str]:
+    """Return what the files are called in the request, and where they lie below ``folder``."""
+    _, found = request("m", parse_modelfile(modelfile.encode()), folder)
+    return {name: str(file.relative_to(folder.parent)) for _, name, file in found}
 
 
 def test_a_folder_of_safetensors_brings_its_side_files(folder: Path) -> None:
@@ -159,3 +165,52 @@ def test_an_adapter_must_exist(folder: Path) -> None:
     assert uploads(folder, "FROM x\nADAPTER weights/m.gguf") == [("adapters", "m.gguf")]
     with pytest.raises(InvalidModelfile, match="ADAPTER names a file that does not exist"):
         uploads(folder, "FROM x\nADAPTER lora")
+
+
+def checkpoint(folder: Path) -> Path:
+    """Make an embedding model's folder, in which two files have the same base name."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    for name in ("model.safetensors", "config.json", "1_Pooling/config.json"):
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def test_files_keep_their_folders_wherever_the_modelfile_lies(folder: Path, tmp_path: Path) -> None:
+    checkpoint(folder / "hf")
+    (folder / "elsewhere").mkdir()
+    inside = {name: f"{folder.name}/hf/{name}" for name in ("config.json", "1_Pooling/config.json")}
+    inside["model.safetensors"] = f"{folder.name}/hf/model.safetensors"
+    _, found = request("m", parse_modelfile(f"FROM {folder}/hf".encode()), folder / "elsewhere")
+    assert {name: str(file.relative_to(folder.parent)) for _, name, file in found} == inside
+    assert names(folder, "FROM ./hf") == {f"hf/{name}": path for name, path in inside.items()}
+
+
+def test_two_files_of_one_name_are_refused(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "m.gguf").write_bytes(DATA)
+    (folder / "elsewhere").mkdir()
+    modelfile = parse_modelfile(b"FROM ../a/m.gguf\nFROM ../b/m.gguf\n")
+    with pytest.raises(InvalidModelfile, match=r"two files have the same name: .*/a/m.gguf and .*/b/m.gguf"):
+        request("m", modelfile, folder / "elsewhere")
+
+
+def test_links_of_hugging_faces_cache_are_followed(folder: Path) -> None:
+    """The library keeps ``models--x/snapshots/REVISION/NAME -> ../../blobs/HASH``."""
+    snapshot = folder / "models--x" / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    (folder / "models--x" / "blobs").mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (folder / "models--x" / "blobs" / f"hash-{name}").write_bytes(b"x")
+        (snapshot / name).symlink_to(f"../../blobs/hash-{name}")
+    assert uploads(folder, f"FROM {snapshot}") == [("files", "model.safetensors"), ("files", "config.json")]
+    (snapshot / "tokenizer.json").symlink_to("/etc/passwd")
+    with pytest.raises(InvalidModelfile, match="insecure path"):
+        uploads(folder, f"FROM {snapshot}")
+
+
+def test_a_modelfile_may_come_through_a_pipe(process_cli, api: FakeApi, folder: Path) -> None:
+    api.answers["POST /api/create"] = SUCCESS
+    result = process_cli("create", "m", "-f", "-", stdin="FROM weights/m.gguf\n")
+    assert result.returncode == 0, result.stderr
+    assert api.bodies("/api/create") == [{"model": "m", "files": {"weights/m.gguf": DIGEST}}]
