@@ -25,7 +25,7 @@ def frequencies(rope: RopeConfig, max_context_tokens: int) -> tuple[NDArray[np.f
     base = 1.0 / rope.theta**exponents
     scale = 1.0
     match rope.kind:
-        case "default" | "none":
+        case "default" | "none" | "dynamic":  # which differs behind the window that the model has
             scaled = base
         case "linear":
             scaled = base / _number(rope.parameters, "factor")

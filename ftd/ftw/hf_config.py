@@ -29,10 +29,19 @@ _ALIASES = {
 # Families whose definition divides the weights of the chosen experts by their sum
 _ALWAYS_NORMALISED = ("mixtral", "granitemoe", "gpt_oss", "qwen3_5_moe")
 # Copied as they are where the model has them
-_COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameters rope_local_base_freq
-    partial_rotary_factor layer_types use_sliding_window max_window_layers sliding_window
-    query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping mlp_bias attention_multiplier
-    embedding_multiplier residual_multiplier logits_scaling use_qk_norm""".split()  # noqa: SIM905
+_COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameters attn_logit_softcapping
+    final_logit_softcapping mlp_bias""".split()  # noqa: SIM905
+# … and the family knows them; in others they are left over from the model that one was made of
+_QWEN = ("layer_types", "use_sliding_window", "max_window_layers", "sliding_window")
+_COPIED_OF = {
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _QWEN),
+    **dict.fromkeys(("mistral", "mixtral"), ("sliding_window",)),
+    "gemma3_text": ("rope_local_base_freq", "layer_types", "sliding_window", "query_pre_attn_scalar"),
+    "glm4_moe": ("partial_rotary_factor", "use_qk_norm"),
+    "gpt_oss": ("layer_types", "sliding_window"),
+}
+_ROPES = ("default", "none", "linear", "llama3", "yarn", "dynamic")
+_PARTLY_ROTATED = ("glm4_moe", *recurrent.MODEL_TYPES)
 
 
 class _Config:
@@ -102,7 +111,10 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         "tie_word_embeddings": config.flag("tie_word_embeddings", "lm_head.weight" not in checkpoint.tensors),
         "attention_bias": "model.layers.0.self_attn.q_proj.bias" in checkpoint.tensors,
     }
-    hyper |= {name: config.values[name] for name in _COPIED if config.values.get(name) is not None}
+    copied = (*_COPIED, *_COPIED_OF.get(str(config.values["model_type"]), ()))
+    hyper |= {name: config.values[name] for name in copied if config.values.get(name) is not None}
+    if hyper.get("hidden_act") == "swish":  # another word for it
+        hyper["hidden_act"] = "silu"
     if not hyper.get("sliding_window"):
         hyper.pop("sliding_window", None)
     if family.model_type == "gemma3_text":
@@ -122,8 +134,35 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
 
 def _refuse(family: Family, config: _Config) -> None:
     hf_packed.check_config(config.values, family.model_type)
-    if config.values.get("clip_qkv") is not None:
-        raise Unsupported(f"clip_qkv is not supported: {config.values['clip_qkv']!r:.50}")
+    values = config.values
+    if values.get("clip_qkv") is not None:
+        raise Unsupported(f"clip_qkv is not supported: {values['clip_qkv']!r:.50}")
+    if family.model_type not in ENCODER_TYPES and (
+        values.get("is_causal") is False or values.get("use_bidirectional_attention")
+    ):
+        raise Unsupported(f"a {family.model_type} model that attends to later tokens is not supported")
+    if family.experts and values.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise Unsupported(f"hidden_act of experts must be silu: {values['hidden_act']!r:.50}")
+    for rotation in _rotations(values):
+        kind = rotation.get("rope_type", rotation.get("type", "default"))
+        if kind not in _ROPES or "alpha" in rotation:
+            raise Unsupported(
+                f"rope scaling is not supported: {kind!r:.50}", f"use one of {' '.join(_ROPES)}"
+            )
+        part = rotation.get("partial_rotary_factor")
+        if part not in (None, 1) and family.model_type not in _PARTLY_ROTATED:
+            raise Unsupported(f"a {family.model_type} model that rotates a part of each head: {part!r:.50}")
+
+
+def _rotations(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all objects of config.json that say how channels rotate, its own among them."""
+    found = [{name: values[name] for name in ("partial_rotary_factor",) if name in values}]
+    for name in ("rope_scaling", "rope_parameters"):
+        nested = values.get(name)
+        if isinstance(nested, dict):
+            kinds = [kind for kind in nested.values() if isinstance(kind, dict)]
+            found += kinds or [nested]
+    return found
 
 
 def _gemma3(config: _Config, hyper: dict[str, Json]) -> dict[str, Json]:
@@ -179,10 +218,10 @@ def _routing(family: Family, config: _Config) -> dict[str, Json]:
     elif config.values.get("n_shared_experts"):
         inner = config.integer("moe_intermediate_size", "intermediate_size")
         routing["shared_expert_intermediate_size"] = inner * config.integer("n_shared_experts", high=1024)
-    for name in ("n_group", "topk_group"):
-        if config.values.get(name) is not None:
-            routing[name] = config.integer(name, high=experts)
-    if config.values.get("routed_scaling_factor") is not None:
+    if family.model_type in ("glm4_moe", *latent.MODEL_TYPES):
+        for name in ("n_group", "topk_group"):
+            if config.values.get(name) is not None:
+                routing[name] = config.integer(name, high=experts)
         routing["routed_scaling_factor"] = config.number("routed_scaling_factor", 1.0)
     if family.model_type == "granitemoe":
         for name in ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"):
@@ -192,6 +231,9 @@ def _routing(family: Family, config: _Config) -> dict[str, Json]:
         if isinstance(nested, dict) and "partial_rotary_factor" not in nested:
             routing["partial_rotary_factor"] = 0.5
     if family.model_type == "gpt_oss":
+        if config.values.get("layer_types") is None:
+            layers = range(config.integer("num_hidden_layers", high=MAX_LAYERS))
+            routing["layer_types"] = ["full_attention" if x % 2 else "sliding_attention" for x in layers]
         routing["swiglu_limit"] = config.number("swiglu_limit", 7.0)
         routing["swiglu_alpha"] = config.number("swiglu_alpha", 1.702)
     return routing

@@ -36,6 +36,7 @@ def _hyperparameters(**changes: Any) -> dict[str, Any]:
     [
         None,
         {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "dynamic", "factor": 4.0},
         LLAMA3,
         YARN,
         YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False},

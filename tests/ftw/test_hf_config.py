@@ -6,6 +6,7 @@ from typing import Any
 import checkpoint_bytes
 import pytest
 
+from ftd.errors import Unsupported
 from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.hf_config import FAMILY_BY_TYPE, family_of, hyperparameters
 
@@ -91,6 +92,7 @@ def test_gpt_oss_20b(tmp_path: Path) -> None:
     )
     assert (hyper["norm_topk_prob"], hyper["swiglu_alpha"], hyper["sliding_window"]) == (True, 1.702, 128)
     assert hyper["rope_scaling"] == {"rope_type": "yarn", "factor": 32.0, "truncate": False}
+    assert hyper["layer_types"] == ["sliding_attention", "full_attention"] * 3 + ["sliding_attention"]
 
 
 @pytest.mark.parametrize(("flag", "wanted"), [(True, True), (False, False), (None, False)])
@@ -121,3 +123,49 @@ def test_granite_multipliers_default_to_one(tmp_path: Path) -> None:
     hyper = read(tmp_path, config)
     names = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
     assert [hyper[name] for name in names] == [1.0, 1.0, 1.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sliding_window", 4096),
+        ("query_pre_attn_scalar", 99),
+        ("attention_multiplier", 0.05),
+        ("embedding_multiplier", 5.0),
+        ("residual_multiplier", 0.2),
+        ("logits_scaling", 5.0),
+        ("rope_local_base_freq", 77.0),
+        ("layer_types", ["sliding_attention"] * 7),
+        ("partial_rotary_factor", 1.0),
+    ],
+)
+def test_what_a_family_does_not_know_changes_nothing(name: str, value: Any, tmp_path: Path) -> None:
+    llama = {**SIZES, "model_type": "llama"}
+    assert read(tmp_path, llama | {name: value}) == read(tmp_path, llama)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "value"),
+    [
+        ("llama", "is_causal", False),
+        ("qwen2", "is_causal", False),
+        ("gemma3_text", "use_bidirectional_attention", True),
+        ("llama", "partial_rotary_factor", 0.5),
+        ("llama", "rope_parameters", {"rope_type": "default", "partial_rotary_factor": 0.5}),
+        ("qwen3", "rope_scaling", {"type": "longrope", "factor": 4.0}),
+        ("gemma3_text", "rope_parameters", {"full_attention": {"rope_type": "longrope"}}),
+        ("llama", "rope_scaling", {"type": "dynamic", "alpha": 1000.0}),
+        ("mixtral", "hidden_act", "gelu_pytorch_tanh"),
+        ("llama", "clip_qkv", 8.0),
+    ],
+)
+def test_what_would_compute_something_else_is_refused(
+    model_type: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2} if model_type == "mixtral" else {}
+    with pytest.raises(Unsupported):
+        read(tmp_path, {**SIZES, **experts, "model_type": model_type, name: value})
+
+
+def test_swish_is_silu(tmp_path: Path) -> None:
+    assert read(tmp_path, {**SIZES, "model_type": "llama", "hidden_act": "swish"})["hidden_act"] == "silu"
