@@ -29,15 +29,11 @@ NO_SLOT = -1
 
 
 class StateSlots:
-    """``num_slots`` slots; more than there are sequences, so that ``begin`` always finds one.
-
-    Counters since the start: ``num_kept_ever``, ``num_resumed``.
-    """
+    """``num_slots`` slots; more than there are sequences, so that ``begin`` always finds one."""
 
     def __init__(self, num_slots: int, page_size: int, copy: Callable[[int, int], None]) -> None:
         assert num_slots > 0
         self.num_slots = num_slots
-        self.num_kept_ever = self.num_resumed = 0
         self._page_size = page_size
         self._copy = copy
         self._free = list(range(num_slots - 1, -1, -1))
@@ -73,7 +69,6 @@ class StateSlots:
         source = self._kept.pop(pages[-1]) if pages else NO_SLOT
         slot = self._take()
         if pages:
-            self.num_resumed += 1
             if slot == NO_SLOT:
                 slot = source  # nothing else is left: the state itself becomes the sequence's
             else:
@@ -99,7 +94,6 @@ class StateSlots:
             return False
         self._copy(slot, target)
         self._kept[page] = target
-        self.num_kept_ever += 1
         return True
 
     def drop(self, page: int) -> None:
