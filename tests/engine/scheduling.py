@@ -3,6 +3,7 @@
 ``alone`` says which text a request has by itself; ``check_texts`` serves a workload and compares.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -172,7 +173,9 @@ def workloads(draw: st.DrawFn) -> tuple[Plan, list[tuple[list[int], int, str]], 
     return plan, requests, aborts
 
 
-def check_texts(engine: Engine, workload) -> None:  # type: ignore[no-untyped-def]
+def check_texts(  # type: ignore[no-untyped-def]
+    engine: Engine, workload, before_step: Callable[[int], None] = lambda step: None
+) -> None:
     """Serve a workload; each text is the one it is alone, and nothing is left behind."""
     plan, requests, aborts = workload
     for i, (prompt, max_tokens, salt) in enumerate(requests[:6]):
@@ -185,6 +188,7 @@ def check_texts(engine: Engine, workload) -> None:  # type: ignore[no-untyped-de
         for at, i in aborts:
             if at == step and engine.scheduler.abort(i):
                 aborted.add(i)
+        before_step(step)
         engine.settle()
         engine.step()
     engine.run()

@@ -19,7 +19,7 @@ from ftd.errors import InvalidFtw, Unsupported
 from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
 from ftd.kernels.reference_graph import ReferenceGraph
-from tests.engine import hybrid, moe
+from tests.engine import hybrid, moe, steps
 from tests.engine.serving import Serving, write_ftw
 from tests.engine.tiny import Tiny, matrix, q8_0
 
@@ -81,15 +81,8 @@ def run(
     """
     counts = [len(ids) for _, ids, _ in parts]
     table = np.array([[row + MAX_SEQUENCES * i for i in range(MAX_PAGES)] for row, _, _ in parts], np.int32)
-    positions = np.concatenate([start + np.arange(len(ids)) for _, ids, start in parts]).astype(np.int32)
-    owner = np.repeat(np.arange(len(parts)), counts)
     model.run(
-        np.concatenate([ids for _, ids, _ in parts]).astype(np.int32),
-        positions,
-        table[owner, positions // PAGE_SIZE] * np.int32(PAGE_SIZE) + positions % np.int32(PAGE_SIZE),
-        np.cumsum([0, *counts]).astype(np.int32),
-        np.array([start + len(ids) for _, ids, start in parts], np.int32),
-        table,
+        *steps.arrays(parts, table, PAGE_SIZE),
         np.cumsum(counts, dtype=np.int32) - np.int32(1)
         if last_only
         else np.arange(sum(counts), dtype=np.int32),

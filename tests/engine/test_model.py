@@ -14,7 +14,7 @@ from ftd.engine.weights import Weights
 from ftd.errors import InvalidFtw
 from ftd.kernels._pool import Pool
 from ftd.kernels.reference_graph import ReferenceGraph
-from tests.engine import moe, tiny
+from tests.engine import moe, steps, tiny
 
 PAGE_SIZE = 16
 MAX_PAGES = 5
@@ -78,22 +78,12 @@ def build(
 
 def run(model: Model, parts: list[tuple[int, list[int], int]]) -> NDArray[np.float32]:
     """Run one step of ``(row of pages, new ids, tokens before)`` for each sequence; return all logits."""
-    counts = [len(ids) for _, ids, _ in parts]
     table = np.array(
         [[(row * MAX_PAGES + i) * 7 % (4 * MAX_PAGES) for i in range(MAX_PAGES)] for row, _, _ in parts],
         np.int32,
     )
-    positions = np.concatenate([start + np.arange(len(ids)) for _, ids, start in parts]).astype(np.int32)
-    owner = np.repeat(np.arange(len(parts)), counts)
-    model.run(
-        np.concatenate([ids for _, ids, _ in parts]).astype(np.int32),
-        positions,
-        table[owner, positions // PAGE_SIZE] * np.int32(PAGE_SIZE) + positions % np.int32(PAGE_SIZE),
-        np.cumsum([0, *counts]).astype(np.int32),
-        np.array([start + len(ids) for _, ids, start in parts], np.int32),
-        table,
-        np.arange(sum(counts), dtype=np.int32),
-    )
+    ids, *rest = steps.arrays(parts, table, PAGE_SIZE)
+    model.run(ids, *rest, np.arange(len(ids), dtype=np.int32))
     return model.logits.copy()
 
 

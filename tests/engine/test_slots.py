@@ -21,7 +21,15 @@ from ftd.engine.prefix_cache import PrefixCache
 from ftd.engine.scheduler import Scheduler
 from ftd.engine.sequence import Sequence
 from ftd.engine.slots import PROMPT_TAIL, StateSlots
-from tests.engine.scheduling import PROMPTS, Engine, alone, alone_shifting, make_plan, workloads
+from tests.engine.scheduling import (
+    PROMPTS,
+    Engine,
+    alone,
+    alone_shifting,
+    check_texts,
+    make_plan,
+    workloads,
+)
 
 NUM_SLOTS = 5
 
@@ -167,30 +175,16 @@ class RecurrentEngine(Engine):
 @settings(max_examples=examples(100))
 @given(workloads(), st.integers(0, 6))
 def test_every_sequence_gets_the_text_it_gets_alone(workload, spare) -> None:  # type: ignore[no-untyped-def]
-    plan, requests, aborts = workload
+    plan = workload[0]
     engine = RecurrentEngine(plan, num_slots=plan.max_sequences + spare)
-    for i, (prompt, max_tokens, salt) in enumerate(requests[:6]):
-        engine.add(i, prompt, max_tokens, salt)
-    aborted = set()
-    for step in range(31):
-        if step == 5:
-            for i, (prompt, max_tokens, salt) in enumerate(requests[6:], 6):
-                engine.add(i, prompt, max_tokens, salt)
-        aborted |= {i for at, i in aborts if at == step and engine.scheduler.abort(i)}
+
+    def fail_at_times(step: int) -> None:
         if step % 7 == 3 and (batch := engine.scheduler.schedule()) is not None:
             engine.forward(batch)  # the states move on, and the step fails
             engine.scheduler.drop(batch)
-        engine.settle()
-        engine.step()
-    engine.run()
-    for i, (prompt, max_tokens, _) in enumerate(requests):
-        output, reason = alone(prompt, max_tokens, plan.context_tokens)
-        if i in aborted:
-            assert engine.emitted[i] == output[: len(engine.emitted[i])]
-        else:
-            assert (engine.emitted[i], engine.finished[i].finish_reason) == (output, reason)
-    assert engine.pool.num_live == engine.slots.num_live == 0
-    engine.cache.clear()
+
+    check_texts(engine, workload, fail_at_times)
+    assert engine.slots.num_live == 0
     assert engine.slots.num_free == engine.num_slots, "a state outlived its page"
 
 
