@@ -11,7 +11,7 @@ of 32 steps would miss 19.2 % and change with 4.4 %, but miss half as much again
 
 import heapq
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,20 +115,6 @@ def write_trace(path: Path, trace: Trace) -> None:
         partial.unlink(missing_ok=True)
 
 
-Quota = Callable[[int], int]
-"""How many of m misses are filled; the others run on the CPU."""
-
-
-def fill_all(misses: int) -> int:
-    """Fill every miss."""
-    return misses
-
-
-def fill_share(share: float) -> Quota:
-    """Fill this share of the misses, rounded, at least one: the rule q = m · B_P / B_H."""
-    return lambda misses: max(round(misses * share), 1)
-
-
 def replay(
     trace: Trace,
     num_slots: int,
@@ -136,23 +122,12 @@ def replay(
     *,
     half_life_steps: int = HALF_LIFE_STEPS,
     batch: int = 1,
-    num_transient: int | None = None,
-    quota: Quota = fill_all,
 ) -> Counters:
-    """Return what a cold cache of ``num_slots`` counts on the whole trace.
-
-    num_transient: None has one for every expert of a layer, so that quota alone limits fills.
-    """
-    cache = ExpertCache(
-        trace.all_experts,
-        num_slots,
-        policy,
-        trace.num_experts if num_transient is None else num_transient,
-        half_life_steps,
-    )
+    """Return what a cold cache of ``num_slots``, which fetches every miss, counts on the whole trace."""
+    cache = ExpertCache(trace.all_experts, num_slots, policy, trace.num_experts, half_life_steps)
     for layers in trace.steps(batch):
         for ids in layers:
-            cache.access(ids, quota(int(np.count_nonzero(cache.slot_of[ids] < 0))))
+            cache.access(ids, quota=trace.num_experts)
         cache.advance()
     return cache.counters
 
