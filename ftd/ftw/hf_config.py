@@ -35,7 +35,8 @@ _COPIED = """hidden_act hidden_activation rope_theta rope_scaling rope_parameter
 _QWEN = ("layer_types", "use_sliding_window", "max_window_layers", "sliding_window")
 _COPIED_OF = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _QWEN),
-    **dict.fromkeys(("mistral", "mixtral"), ("sliding_window",)),
+    "mistral": ("layer_types", "sliding_window"),
+    "mixtral": ("sliding_window",),
     "gemma3_text": ("rope_local_base_freq", "layer_types", "sliding_window", "query_pre_attn_scalar"),
     "glm4_moe": ("partial_rotary_factor", "use_qk_norm"),
     "gpt_oss": ("layer_types", "sliding_window"),

@@ -42,6 +42,7 @@ ERROR_TABLE: tuple[tuple[type[errors.FtdError], int, str], ...] = (
     (errors.DigestMismatch, 400, "DIGEST_INVALID"),
     (errors.InvalidRequest, 400, "UNSUPPORTED"),
     (errors.Busy, 503, "TOOMANYREQUESTS"),
+    (errors.InsufficientSpace, 507, "UNKNOWN"),
     (errors.FtdError, 500, "UNKNOWN"),
 )
 

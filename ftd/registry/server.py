@@ -13,6 +13,7 @@ be run here.
 
 import asyncio
 import contextlib
+import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import urlencode
@@ -71,6 +72,10 @@ async def _render_errors(
         return api_errors.response(exc, headers)
     except api_errors.Refused as exc:
         return api_errors.refusal(exc, headers)
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return api_errors.response(errors.InsufficientSpace("no space left at the registry"), headers)
     if not response.prepared:
         response.headers.update(headers)
     return response
@@ -258,21 +263,21 @@ class _Handlers:
                 pieces.append(piece)
                 num_bytes += len(piece)
                 if num_bytes >= _BATCH_BYTES:
-                    pieces, num_bytes = await _append(session, pieces), 0
+                    batch, pieces, num_bytes = pieces, [], 0
+                    await _append(session, batch)
         except TimeoutError as exc:
             raise errors.InvalidRequest(f"no bytes came for {_BODY_STALL_S:.0f} seconds") from exc
         finally:
             await _append(session, pieces)
 
 
-async def _append(session: UploadSession, pieces: list[bytes]) -> list[bytes]:
+async def _append(session: UploadSession, pieces: list[bytes]) -> None:
     def work() -> None:
         for piece in pieces:
             session.append(piece)
 
     if pieces:
         await _uninterrupted(work)
-    return []
 
 
 def _start_of(request: web.Request) -> int | None:

@@ -111,11 +111,15 @@ class UploadSession:
             )
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Add bytes at the end."""
+        """Add bytes at the end; a disk that does not take them ends the session, to give back its room."""
         self._catch_up()
         view = memoryview(data).cast("B")
         while view:
-            written = os.pwrite(self._fd, view, self.offset)
+            try:
+                written = os.pwrite(self._fd, view, self.offset)
+            except OSError:
+                self.drop()
+                raise
             self.sha.update(view[:written])
             self.offset += written
             self.num_hashed = self.offset

@@ -1,6 +1,7 @@
 """The served protocol, request by request as the OCI specification and Ollama's client send them."""
 
 import asyncio
+import errno
 import io
 import json
 from collections.abc import AsyncIterator
@@ -134,6 +135,23 @@ async def test_a_wrong_or_malformed_digest_makes_no_blob(served: Served, http: a
         async with http.put(location, params={"digest": digest}, data=b"hello") as response:
             assert await error_of(response) == (400, "DIGEST_INVALID")
     assert list(served[0].blobs.digests()) == []
+
+
+@pytest.mark.parametrize("num_bytes", [10, 5 << 20])
+async def test_a_full_disk_is_told_apart_and_leaves_no_bytes(
+    num_bytes: int, served: Served, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    location = await start_upload(http)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", full)
+        async with http.patch(location, data=io.BytesIO(bytes(num_bytes))) as response:
+            assert await error_of(response) == (507, "UNKNOWN")
+    assert files_in(served[0].blobs.folder) == []
+    async with http.get(location) as response:
+        assert await error_of(response) == (404, "BLOB_UPLOAD_UNKNOWN")
 
 
 async def test_an_upload_can_be_cancelled(served: Served, http: aiohttp.ClientSession) -> None:

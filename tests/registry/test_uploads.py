@@ -1,5 +1,6 @@
 """Upload sessions, against a slow model: a dict from ids to bytes, which a restart does not touch."""
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -46,6 +47,22 @@ def test_a_part_out_of_order_changes_nothing_and_tells_the_true_offset(uploads: 
             session.check_start(start)
         assert caught.value.offset == 3
     assert uploads.offset(upload_id) == 3
+
+
+def test_a_full_disk_ends_the_session_and_gets_its_room_back(
+    uploads: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    upload_id = uploads.start()
+    with pytest.raises(OSError, match="no space left"), uploads.claim(upload_id) as session:
+        session.append(b"hel")
+        monkeypatch.setattr("os.pwrite", full)
+        session.append(b"lo")
+    assert files_in(tmp_path / "blobs") == []
+    with pytest.raises(UploadNotFound):
+        uploads.offset(upload_id)
 
 
 def test_a_wrong_digest_drops_the_session(uploads: Uploads, tmp_path: Path) -> None:
