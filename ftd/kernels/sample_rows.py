@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from ftd.kernels.sample_ref import SampleParams, recent
 
-# What a row of parameters holds, in this order; TOP_K < 0 marks padding.
+# What a row of parameters holds, in this order.
 TEMPERATURE, TOP_K, TOP_P, MIN_P, REPEAT, PRESENCE, FREQUENCY, UNIFORM = range(8)
 NUM_PARAMETERS = 8
 # Numbers of candidates that kernels are built for, and how many logits one program looks through for them.
 CHUNKS = {1: 4096, 64: 4096, 256: 8192}
 MAX_HISTORY = 256
-# Ids that say that nothing was sampled: padding; logits that are not finite (raise sample_ref.reject).
-PADDING, REJECTED = -1, -2
+# The id that says that logits are not finite (raise sample_ref.reject).
+REJECTED = -1
 
 
 def supports(params: SampleParams, num_logprobs: int = -1) -> bool:
@@ -63,10 +63,3 @@ def fill_row(
         parameters[PRESENCE], parameters[FREQUENCY] = params.presence_penalty, params.frequency_penalty
         last = recent(history, params, vocab_size)
         history_row[: len(last)] = last
-
-
-def fill_padding(parameters: NDArray[np.float64]) -> None:
-    """Write the parameters of padding rows [..., 8]."""
-    parameters[...] = 0.0
-    parameters[..., TOP_K] = -1.0
-    parameters[..., REPEAT] = 1.0

@@ -24,7 +24,6 @@ from ftd.kernels.sample_rows import (
     MAX_HISTORY,
     MIN_P,
     NUM_PARAMETERS,
-    PADDING,
     PRESENCE,
     REJECTED,
     REPEAT,
@@ -42,7 +41,6 @@ from ftd.kernels.shapes import ceil_div, expect, power_of_two
 MAX_CANDIDATES_IN = 32768
 
 _LOWEST_KEY = tl.constexpr(-(2**31))
-_PADDING = tl.constexpr(PADDING)
 _REJECTED = tl.constexpr(REJECTED)
 _NO_ID = tl.constexpr(2**31 - 1)
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(i) for i in (TEMPERATURE, TOP_K, TOP_P, MIN_P))
@@ -243,7 +241,6 @@ def _choose_kernel(
 
     is_finite = (logsumexp - logsumexp == 0.0) & (largest - largest == 0.0)
     found = tl.where(is_finite, found, _REJECTED)
-    found = tl.where(top_k < 0.0, _PADDING, found)
     logit = tl.load(logits_ptr + row.to(tl.int64) * logits_stride + tl.maximum(found, 0))
     tl.store(out_ptr + row, found)
     tl.store(logit_ptr + row, logit)
@@ -254,7 +251,7 @@ def _choose_kernel(
 class Sampled:
     """What one launch found for each row.
 
-    ids            [B] i32      PADDING, REJECTED (the host raises sample_ref.reject), or the token
+    ids            [B] i32      REJECTED (the host raises sample_ref.reject), or the token
     logits         [B] f32      of the token, as the model computed it
     logsumexp      [B] f32      of all logits as the model computed them; logprob = logit - logsumexp
     candidates     [B, K] f32   the largest logits after penalties, largest first; minus infinity past V
@@ -325,7 +322,7 @@ def sample_into(
     """Choose the next id of each row as sample_ref does, and find what logprobs need: ``out``.
 
     logits          [B, V] f32           any stride between rows
-    parameters      [B, 8] f64           rows of fill_row or fill_padding
+    parameters      [B, 8] f64           rows of fill_row
     history         [B, MAX_HISTORY] i32 rows of fill_row
     num_candidates  1, 64 or 256         at least candidates_needed of every row
     workspace       i32                  of workspace_len

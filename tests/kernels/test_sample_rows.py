@@ -116,12 +116,5 @@ def test_rows_do_not_remember_the_request_before_them() -> None:
     sample_rows.fill_row(parameters, history, params(**PENALTIES), ids, 0.5, 10)
     assert (history >= 0).sum() == 9
     sample_rows.fill_row(parameters, history, params(temperature=0.0, top_k=-1), ids, 0.0, 10)
-    assert parameters.tolist() == [0.0, 1, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]  # top_k < 0 would mark padding
+    assert parameters.tolist() == [0.0, 1, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     assert (history == -1).all()
-
-
-def test_padding_is_marked_and_harmless() -> None:
-    rows = np.full((2, 3, NUM_PARAMETERS), np.nan)
-    sample_rows.fill_padding(rows)
-    assert (rows[..., sample_rows.TOP_K] == -1).all() and (rows[..., sample_rows.REPEAT] == 1).all()
-    assert np.isfinite(rows).all()

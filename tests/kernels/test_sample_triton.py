@@ -14,10 +14,8 @@ from ftd.kernels.sample_rows import (
     CHUNKS,
     MAX_HISTORY,
     NUM_PARAMETERS,
-    PADDING,
     REJECTED,
     candidates_needed,
-    fill_padding,
     fill_row,
     supports,
 )
@@ -36,22 +34,19 @@ class Params(test_sample.Params):
 
 def launch(
     logits: Any,
-    rows: list[Params | None],
+    rows: list[Params],
     history: Any,
     uniforms: Any,
     device: str,
     num_candidates: int | None = None,
 ) -> Sampled:
-    """Return what the kernels sample; a row without parameters is padding."""
+    """Return what the kernels sample."""
     parameters = np.zeros((len(rows), NUM_PARAMETERS))
     histories = np.full((len(rows), MAX_HISTORY), -1, np.int32)
     for i, params in enumerate(rows):
-        if params is None:
-            fill_padding(parameters[i])
-        else:
-            assert supports(params)
-            fill_row(parameters[i], histories[i], params, history[i], uniforms[i], logits.shape[1])
-    count = num_candidates or max(candidates_needed(params) for params in rows if params is not None)
+        assert supports(params)
+        fill_row(parameters[i], histories[i], params, history[i], uniforms[i], logits.shape[1])
+    count = num_candidates or max(candidates_needed(params) for params in rows)
     length = workspace_len(len(rows), logits.shape[1], count)
     return sample_into(
         *(torch.from_numpy(each).to(device) for each in (logits, parameters, histories)),
@@ -90,7 +85,7 @@ def test_equals_the_reference(vocab_size: int, most: int, rng: np.random.Generat
     rows = [random_params(rng, most) for _ in range(count)]
     history = [rng.integers(0, min(vocab_size, 300), rng.integers(0, 400), np.int32) for _ in rows]
     uniforms = rng.random(count)
-    actual = launch(logits, list(rows), history, uniforms, device)
+    actual = launch(logits, rows, history, uniforms, device)
     expected = [reference(*each) for each in zip(logits, rows, history, uniforms, strict=True)]
     assert actual.ids.tolist() == expected
     assert actual.logits.tolist() == [row[i] for row, i in zip(logits, expected, strict=True)]
@@ -122,7 +117,7 @@ def test_ties_take_lower_ids_first(rng: np.random.Generator, device: str) -> Non
     uniforms = rng.random(12)
     uniforms[3] = uniforms[9] = 0.0
     none = [np.zeros(0, np.int32)] * 12
-    actual = launch(logits, list(rows), none, uniforms, device)
+    actual = launch(logits, rows, none, uniforms, device)
     assert actual.ids.tolist() == [
         reference(*each) for each in zip(logits, rows, none, uniforms, strict=True)
     ]
@@ -134,7 +129,7 @@ def test_candidates_and_logsumexp_are_those_of_logprobs(
 ) -> None:
     logits = rng.integers(-40, 30, (2, 10001)).astype(np.float32) / 4
     logits[0, 5:8000] = -np.inf
-    rows: list[Params | None] = [Params(temperature=0.0)] * 2
+    rows = [Params(temperature=0.0)] * 2
     none = [np.zeros(0, np.int32)] * 2
     actual = launch(logits, rows, none, [0.0, 0.0], device, num_candidates=num_candidates)
     for i, row in enumerate(logits):
@@ -164,18 +159,17 @@ def test_penalties_count_repeats_within_their_window(device: str) -> None:
         replace(greedy, frequency_penalty=0.11),
         replace(greedy, frequency_penalty=0.0, repeat_penalty=1e4),
     ]
-    assert launch(logits, list(rows), history, [0.0] * 4, device).ids.tolist() == [7, 4100, 4101, 4101]
+    assert launch(logits, rows, history, [0.0] * 4, device).ids.tolist() == [7, 4100, 4101, 4101]
 
 
-def test_what_is_not_finite_is_rejected_and_padding_is_inert(rng: np.random.Generator, device: str) -> None:
-    logits = rng.standard_normal((6, 5000), np.float32)
+def test_what_is_not_finite_is_rejected(rng: np.random.Generator, device: str) -> None:
+    logits = rng.standard_normal((5, 5000), np.float32)
     logits[0, 4500], logits[1, 3], logits[2] = np.nan, np.inf, -np.inf
     logits[3, 9] = 1e38
-    logits[5] = np.nan
-    rows = [Params(), Params(temperature=0.0), Params(), Params(repeat_penalty=1e-4), Params(top_k=1), None]
-    history = [np.array([9], np.int32)] * 6
-    actual = launch(logits, rows, history, [0.5] * 6, device)
-    assert actual.ids.tolist() == [REJECTED] * 4 + [int(logits[4].argmax()), PADDING]
+    rows = [Params(), Params(temperature=0.0), Params(), Params(repeat_penalty=1e-4), Params(top_k=1)]
+    history = [np.array([9], np.int32)] * 5
+    actual = launch(logits, rows, history, [0.5] * 5, device)
+    assert actual.ids.tolist() == [REJECTED] * 4 + [int(logits[4].argmax())]
 
 
 def test_given_memory_is_used_for_columns_of_a_wider_buffer(rng: np.random.Generator, device: str) -> None:
