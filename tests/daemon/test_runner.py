@@ -30,6 +30,16 @@ async def started():
         await runner.stop()
 
 
+async def loaded(control):
+    """Return a runner whose engine has loaded, and the engine's script; the caller stops it."""
+    runner = Runner(control.command())
+    starting = asyncio.create_task(runner.start(LOAD))
+    worker = await control.next_worker()
+    worker.ready()
+    await starting
+    return runner, worker
+
+
 async def collect(runner, **fields):
     message = Generate(request_id=runner.next_request_id(), **fields)
     return [reply async for reply in runner.generate(message)]
@@ -63,11 +73,7 @@ async def test_embed_and_stats(started):
 
 
 async def test_closing_the_iterator_cancels_the_request(control):
-    runner = Runner(control.command())
-    starting = asyncio.create_task(runner.start(LOAD))
-    worker = await control.next_worker()
-    worker.ready()
-    await starting
+    runner, worker = await loaded(control)
     stream = runner.generate(Generate(request_id=9, ids=[1]))
     first = asyncio.create_task(anext(stream))
     await worker.received("generate")
@@ -85,11 +91,7 @@ async def test_closing_the_iterator_cancels_the_request(control):
 
 
 async def test_cancelling_the_consumer_cancels_the_request(control):
-    runner = Runner(control.command())
-    starting = asyncio.create_task(runner.start(LOAD))
-    worker = await control.next_worker()
-    worker.ready()
-    await starting
+    runner, worker = await loaded(control)
     consumer = asyncio.create_task(collect(runner, ids=[1]))
     request_id = (await worker.received("generate"))["request_id"]
     consumer.cancel()
@@ -176,11 +178,7 @@ async def test_garbage_from_the_engine_is_its_death(control, raw):
 
 
 async def test_failed_without_request_ends_the_engine(control):
-    runner = Runner(control.command())
-    starting = asyncio.create_task(runner.start(LOAD))
-    worker = await control.next_worker()
-    worker.ready()
-    await starting
+    runner, worker = await loaded(control)
     waiting = asyncio.create_task(collect(runner, ids=[1]))
     await worker.received("generate")
     worker.send("failed", kind="EngineError", message="pages leaked: 3")
