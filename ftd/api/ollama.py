@@ -32,15 +32,8 @@ def parse_generate(fields: Fields) -> CompletionRequest:
     refuse_images(fields.items("images"), model)
     request = CompletionRequest(
         model=model,
-        stream=fields.flag("stream", True),
-        options=fields.mapping("options"),
-        keep_alive_ns=parse_keep_alive(fields),
-        think=parse_think(fields.get("think")),
-        format=parse_format(fields.get("format")),
         num_logprobs=num_logprobs,
-        truncate=fields.flag("truncate", True),
-        shift=fields.flag("shift", True),
-        render_only=fields.flag("_debug_render_only"),
+        **_common(fields),
         prompt=fields.text("prompt"),
         suffix=fields.text("suffix"),
         system=fields.text("system"),
@@ -51,6 +44,20 @@ def parse_generate(fields: Fields) -> CompletionRequest:
     if request.raw and (request.template or request.system or request.context):
         raise InvalidRequest("raw mode does not support template, system, or context")
     return request
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    """Return what both routes take."""
+    return {
+        "stream": fields.flag("stream", True),
+        "options": fields.mapping("options"),
+        "keep_alive_ns": parse_keep_alive(fields),
+        "think": parse_think(fields.get("think")),
+        "format": parse_format(fields.get("format")),
+        "truncate": fields.flag("truncate", True),
+        "shift": fields.flag("shift", True),
+        "render_only": fields.flag("_debug_render_only"),
+    }
 
 
 def _token_ids(fields: Fields) -> Sequence[int]:
@@ -70,15 +77,8 @@ def parse_chat(fields: Fields) -> CompletionRequest:
     tools, choice = toolchoice.parse_openai(fields, [tool.values for tool in fields.objects("tools")])
     return CompletionRequest(
         model=model,
-        stream=fields.flag("stream", True),
-        options=fields.mapping("options"),
-        keep_alive_ns=parse_keep_alive(fields),
-        think=parse_think(fields.get("think")),
-        format=parse_format(fields.get("format")),
         num_logprobs=num_logprobs,
-        truncate=fields.flag("truncate", True),
-        shift=fields.flag("shift", True),
-        render_only=fields.flag("_debug_render_only"),
+        **_common(fields),
         messages=[_message(message, model) for message in fields.objects("messages")],
         tools=tools,
         tool_choice=choice,

@@ -173,7 +173,10 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
     name_by_id: dict[str, str] = {}
     for fields in messages:
         message: dict[str, Any] = {"role": fields.text("role")}
-        calls = [_call(call) for call in fields.objects("tool_calls")]
+        calls = [
+            past_call(call.text("id"), Fields(call.mapping("function"), "tool_calls.function."))
+            for call in fields.objects("tool_calls")
+        ]
         message["content"] = _content(fields.get("content"), bool(calls))
         if thinking := fields.text("reasoning") or fields.text("reasoning_content"):
             message["thinking"] = thinking
@@ -209,8 +212,8 @@ def _content(content: object, has_calls: bool) -> str:
     return "\n\n".join(texts)
 
 
-def _call(fields: Fields) -> dict[str, Any]:
-    function = Fields(fields.mapping("function"), "tool_calls.function.")
+def past_call(call_id: str, function: Fields) -> dict[str, Any]:
+    """Return a call of an earlier answer, of its name and arguments; raise InvalidRequest."""
     try:
         arguments = json.loads(function.text("arguments") or "{}")
     except (ValueError, RecursionError):
@@ -218,7 +221,7 @@ def _call(fields: Fields) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise InvalidRequest("invalid tool call arguments")
     shaped = {"name": function.text("name"), "arguments": arguments}
-    return {"id": fields.text("id"), "type": "function", "function": shaped}
+    return {"id": call_id, "type": "function", "function": shaped}
 
 
 def usage(done: Done) -> dict[str, Any]:

@@ -5,7 +5,6 @@ of sending it. Whole responses are not stored, so what refers to one is refused.
 would run are left out, with a warning.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from ftd import log
 from ftd.api import toolchoice
 from ftd.api.jsontext import Fields, kind_of
 from ftd.api.kept_items import KeptItems
-from ftd.api.openai import parse_effort
+from ftd.api.openai import parse_effort, past_call
 from ftd.api.request import (
     MAX_TOP_LOGPROBS,
     CompletionRequest,
@@ -143,7 +142,7 @@ def _input(value: object, kept: KeptItems) -> Iterator[Message]:
             yield from _flushed(turn)
             turn = {"thinking": _thinking(item)}
         elif kind == "function_call":
-            turn.setdefault("tool_calls", []).append(_call(item))
+            turn.setdefault("tool_calls", []).append(past_call(item.text("call_id"), item))
         elif kind == "message" and item.text("role") == "assistant":
             if "content" in turn or "tool_calls" in turn:
                 yield from _flushed(turn)
@@ -172,17 +171,6 @@ def _other(item: Fields, kind: str, idx: int) -> Iterator[Message]:
         raise InvalidRequest("input item missing required 'type' field")
     elif kind != "web_search_call":
         raise InvalidRequest(f'input[{idx}]: unknown input item type: "{kind:.50}"')
-
-
-def _call(item: Fields) -> dict[str, Any]:
-    try:
-        arguments = json.loads(item.text("arguments") or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequest("invalid tool call arguments")
-    function = {"name": item.text("name"), "arguments": arguments}
-    return {"id": item.text("call_id"), "type": "function", "function": function}
 
 
 def _thinking(item: Fields) -> str:
