@@ -48,7 +48,8 @@ class Lines:
                 key_bindings=self._session.key_bindings,
                 color_depth=self._session.color_depth,
             )
-        shown = FormattedText([("fg:ansibrightblack", placeholder)]) if placeholder else None
+        # An empty one too: None would leave what the last prompt had
+        shown = FormattedText([("fg:ansibrightblack", placeholder)])
         return self._session.prompt(prompt, placeholder=shown)
 
 

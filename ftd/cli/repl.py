@@ -7,7 +7,7 @@ from ftd import config
 from ftd.cli import lines, output, replset, show
 from ftd.cli.client import RequestFailed
 from ftd.cli.list import table
-from ftd.cli.session import Session
+from ftd.cli.session import Session, drop_think
 
 HELP = """\
 Available Commands:
@@ -171,6 +171,7 @@ class Repl:
         except RequestFailed:
             session.model, session.shown, session.messages, session.options = before
             raise
+        drop_think(session)
         self._print_history()
 
     def _save(self, rest: str) -> None:
@@ -186,6 +187,8 @@ class Repl:
             body["parameters"] = session.options
         messages = [message for message in session.messages if message["role"] != "system"]
         if messages:
+            # What is saved replaces the model's own, which the daemon puts in front of ours
+            messages = [*(session.shown.get("messages") or ()), *messages]
             body["messages"] = [{"role": m["role"], "content": m["content"]} for m in messages]
         try:
             for _ in session.client.stream("/api/create", body):
@@ -196,6 +199,15 @@ class Repl:
                 return
             raise
         print(f"Created new model '{name}'")
+        self._take_over_saved()
+
+    def _take_over_saved(self) -> None:
+        """If the model was saved under its own name, forget what it now brings itself."""
+        session = self._session
+        shown = session.client.call("POST", "/api/show", {"model": session.model})
+        if shown.get("messages") != session.shown.get("messages"):
+            session.shown = shown
+            session.messages = [message for message in session.messages if message["role"] == "system"]
 
     def _clear(self, rest: str) -> None:
         self._session.messages = [m for m in self._session.messages if m["role"] == "system"]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ftd.chat.options import OPTIONS, parse_parameter
-from ftd.cli.session import Session, warn_if_not_thinking
+from ftd.cli.session import Session, drop_think
 from ftd.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -90,5 +90,6 @@ def _think(session: Session, word: str, level: str) -> None:
         print(f"Invalid thinking level: {level}. Use one of {', '.join(_LEVELS)}")
         return
     session.think = level or word == "think"
-    warn_if_not_thinking(session)
-    print(f"Set 'think' mode to '{level}'." if level else f"Set '{word}' mode.")
+    drop_think(session)
+    if session.think is not None:
+        print(f"Set 'think' mode to '{level}'." if level else f"Set '{word}' mode.")

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         verbose=options.verbose,
         options={} if options.device is None else {"device": options.device},
     )
-    session.warn_if_not_thinking(conversation)
+    session.drop_think(conversation)
     capabilities = conversation.capabilities
     if "embedding" in capabilities and "completion" not in capabilities:
         if not prompt:

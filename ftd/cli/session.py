@@ -127,10 +127,11 @@ class Session:
             print(timings(final), file=sys.stderr)
 
 
-def warn_if_not_thinking(session: Session) -> None:
-    """Tell the person when thinking was asked of a model that cannot."""
+def drop_think(session: Session) -> None:
+    """Leave thinking to a model that cannot, with a warning to the person, if it was asked for."""
     if session.think and session.capabilities and "thinking" not in session.capabilities:
         output.note(f'warning: model "{session.model}" does not support thinking output')
+        session.think = None
 
 
 def show_or_pull(client: Client, model: str, insecure: bool) -> dict[str, object]:

@@ -67,9 +67,9 @@ def test_several_lines_in_quotes_are_one_message(terminal: Start, chatty: FakeAp
     shell = terminal("run", "m")
     shell.wait_for(">>> ")
     shell.type('"""one\r')
-    shell.wait_for("... ")
+    shell.wait_for("...")
     shell.type('two"""\r')
-    shell.wait_for(r"answer to 'one\ntwo'")
+    assert "Send a message" not in plain(shell.wait_for(r"answer to 'one\ntwo'"))
     assert chatty.bodies("/api/chat")[0]["messages"][0]["content"] == "one\ntwo"
 
 
@@ -188,6 +188,38 @@ def test_save_builds_on_the_model_with_what_was_set(run_line: Callable[[str], st
             ],
         }
     ]
+
+
+def test_save_of_a_loaded_session_keeps_what_it_began_with(
+    run_line: Callable[[str], str], chatty: FakeApi
+) -> None:
+    """The daemon puts a model's own messages in front of the client's: ours must not say them twice."""
+    shown = chatty.answers["POST /api/show"]
+    texts: list[dict[str, str]] = []
+    chatty.answers["POST /api/show"] = lambda body: shown | {"messages": list(texts)}
+
+    def create(body: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+        texts[:] = body["messages"]
+        return [{"status": "success"}]
+
+    chatty.answers["POST /api/create"] = create
+    run_line("one")
+    run_line("/save kept")
+    run_line("/load kept")
+    for line in ("two", "/save kept", "three", "/save kept"):
+        run_line(line)
+        assert [m["content"] for m in chatty.bodies("/api/chat")[-1]["messages"]] in (["two"], ["three"])
+    assert [m["content"] for m in texts if m["role"] == "user"] == ["one", "two", "three"]
+
+
+def test_thinking_does_not_follow_to_a_model_that_cannot(
+    run_line: Callable[[str], str], chatty: FakeApi
+) -> None:
+    run_line("/set think")
+    chatty.answers["POST /api/show"] = {"capabilities": ["completion"]}
+    assert 'warning: model "other" does not support thinking output' in run_line("/load other")
+    run_line("hello")
+    assert "think" not in chatty.bodies("/api/chat")[-1]
 
 
 def test_save_under_a_bad_name(run_line: Callable[[str], str], chatty: FakeApi) -> None:

@@ -18,7 +18,9 @@ class FakeReader:
 @pytest.fixture
 def session() -> Session:
     return Session(
-        client=Client(Address("http", "127.0.0.1", 1)), model="m", shown={"capabilities": ["completion"]}
+        client=Client(Address("http", "127.0.0.1", 1)),
+        model="m",
+        shown={"capabilities": ["completion", "thinking"]},
     )
 
 
@@ -83,9 +85,14 @@ def test_a_system_message_right_after_another_replaces_it(session: Session) -> N
     assert session.system == "be loud" and len(session.messages) == 3
 
 
-def test_thinking_warns_where_the_model_cannot(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_thinking_is_not_set_where_the_model_cannot(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon refuses a request that asks for it: every message after would fail."""
+    session.shown = {"capabilities": ["completion"]}
     replset.apply(session, FakeReader(), "think")
-    assert capsys.readouterr().err == 'warning: model "m" does not support thinking output\n'
+    assert capsys.readouterr() == ("", 'warning: model "m" does not support thinking output\n')
+    assert session.think is None
 
 
 @pytest.mark.parametrize("words", ["", "parameter", "parameter seed", "system"])

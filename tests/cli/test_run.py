@@ -56,6 +56,7 @@ def test_nothing_asked_loads_the_model(cli, api: FakeApi) -> None:
     ],
 )
 def test_flags_become_fields(cli, api: FakeApi, words: tuple[str, ...], field: str, value: object) -> None:
+    api.answers["POST /api/show"] = {"capabilities": ["completion", "thinking"]}
     api.answers["POST /api/generate"] = ANSWER
     cli("run", "m", *words, "hello")
     assert api.bodies("/api/generate")[0][field] == value
@@ -90,7 +91,10 @@ def test_thinking_is_shown_or_hidden(cli, api: FakeApi) -> None:
 
 def test_thinking_asked_of_a_model_that_cannot_warns(cli, api: FakeApi) -> None:
     api.answers["POST /api/generate"] = ANSWER
-    assert cli("run", "--think", "m", "x").stderr == 'warning: model "m" does not support thinking output\n'
+    result = cli("run", "--think", "m", "x")
+    assert (result.returncode, result.stdout) == (0, "Hello\n\n")
+    assert result.stderr == 'warning: model "m" does not support thinking output\n'
+    assert "think" not in api.bodies("/api/generate")[0]
 
 
 def test_a_missing_model_is_pulled(cli, api: FakeApi) -> None:
