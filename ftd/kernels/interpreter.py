@@ -10,6 +10,7 @@ only if they are not replaced yet.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -69,8 +70,12 @@ def _repair(interpreter: Any) -> None:
     def get_bf16(self: Any, value: float) -> Any:
         return _rounded(interpreter.TensorHandle(np.array([value], np.float32), tl.float32))
 
+    @functools.cache
+    def languages(function: Any) -> list[Any]:
+        return [each for each in function.__globals__.values() if each is tl or each is tl.core]
+
     def patch_once(function: Any) -> Any:
-        modules = [each for each in function.__globals__.values() if each is tl or each is tl.core]
+        modules = languages(function)
         if modules and all(not tl.core.is_builtin(module.load) for module in modules):
             return interpreter._LangPatchScope()
         return patch_language(function)

@@ -26,6 +26,17 @@ def _arithmetic(a_ptr, b_ptr, out_ptr, KIND: tl.constexpr, N: tl.constexpr):  # 
 
 
 @triton.jit
+def _numbers(a_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    places = tl.arange(0, N)
+    a, first = tl.load(a_ptr + places), tl.load(a_ptr + 2)
+    tl.store(out_ptr + places, a + 100)
+    tl.store(out_ptr + N + places, (3 - a) * 2)
+    tl.store(out_ptr + 2 * N + places, a // 7)
+    tl.store(out_ptr + 3 * N + places, a % 7)
+    tl.store(out_ptr + 4 * N + places, tl.where(a > 5, a, 0) + (first - 1))
+
+
+@triton.jit
 def _cast(a_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.arange(0, N)
     tl.store(out_ptr + places, tl.load(a_ptr + places).to(out_ptr.dtype.element_ty))
@@ -70,6 +81,22 @@ def test_arithmetic_is_that_of_torch(kind: str, dtype: torch.dtype) -> None:
     else:
         wanted = {"add": a + b, "subtract": a - b, "multiply": a * b}[kind]
     assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
+def test_numbers_take_the_type_of_what_is_beside_them(dtype: torch.dtype) -> None:
+    a = (torch.arange(N) * 5 - (0 if dtype == torch.uint8 else 128)).to(dtype).to(device())
+    out = torch.empty((5, N), dtype=dtype, device=device())
+    _numbers[(1,)](a, out, N)
+    wide = a.long()
+    wanted = [
+        wide + 100,
+        (3 - wide) * 2,
+        torch.div(wide, 7, rounding_mode="trunc"),
+        torch.fmod(wide, 7),
+        torch.where(wide > 5, wide, 0) + (wide[2] - 1),
+    ]
+    assert torch.equal(out, torch.stack(wanted).to(dtype))
 
 
 def test_float32_is_rounded_to_the_nearest_bfloat16_the_even_one_of_two() -> None:

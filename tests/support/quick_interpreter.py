@@ -2,8 +2,10 @@
 
 A program of a kernel is some thousand operations on small arrays, and nine tenths of their time went into
 objects that describe types: names, shapes as tuples of constants, tables from Triton's types to NumPy's. Here
-they are kept by their shape or name. It also widened every sum of integers to look for overflow, and then
-did not ask (``options.debug`` is off). Results are the same bit for bit; nothing here touches values.
+they are kept by their shape or name; so is a number of a kernel's text, as what it becomes beside a block.
+Types that are equal are not looked at for conversions. It also widened every sum of integers to look for
+overflow, and then did not ask (``options.debug`` is off). Results are the same bit for bit; nothing here
+touches values.
 
 Importing this module does it; without the interpreter (a card, or the compiler) it does nothing.
 """
@@ -26,12 +28,19 @@ class _Shape(NamedTuple):
     numel: int
     numel_constant: Any
     sizes: builtins.tuple[int, ...]
-    blocks: dict[str, Any]  # block types of this shape, by the name of their elements' type
+    blocks: dict[Any, Any]  # block types of this shape, by the name of their elements' type
 
 
 _shapes: dict[builtins.tuple[int, ...], _Shape] = {}
 _by_tuple: dict[int, _Shape] = {}  # the same by the id of their tuples, which live as long
 _INTEGERS = frozenset(core.dtype.SINT_TYPES + core.dtype.UINT_TYPES)
+_FLOATS = frozenset(core.dtype.STANDARD_FP_TYPES)
+_LIMITS = {  # of integers that are no truth values
+    f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for sign in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
+_BUILTIN = core.load.__code__  # of what looks whether a builtin is called in a kernel
 
 
 def _shape(sizes: Any) -> _Shape:
@@ -55,6 +64,12 @@ def _common(one: builtins.tuple[int, ...], other: builtins.tuple[int, ...]) -> _
     return _shape([max(a, b) for a, b in zip(one, other, strict=True)])
 
 
+@functools.cache
+def _with_axis(sizes: builtins.tuple[int, ...], axis: int) -> _Shape:
+    """Return ``sizes`` with one more axis, of one item, before ``axis``."""
+    return _shape([*sizes[:axis], 1, *sizes[axis:]])
+
+
 def _block_init(self: Any, element_ty: Any, shape: Any) -> None:
     assert isinstance(shape, (list, core.tuple))
     kept = _shape(shape)
@@ -68,19 +83,20 @@ def _block_name(self: Any) -> str:
 
 
 def _block_of(element_ty: Any, kept: _Shape) -> Any:
-    """Return the block type of this shape, the same object if its elements are no pointers."""
+    """Return the block type of this shape, the same object each time."""
+    name = element_ty.name
     if element_ty.__class__ is not core.dtype:
-        return core.block_type(element_ty, kept.ints)
-    if element_ty.name not in kept.blocks:
-        kept.blocks[element_ty.name] = core.block_type(element_ty, kept.ints)
-    return kept.blocks[element_ty.name]
+        name = (name, element_ty.address_space)  # a pointer; its name says to what
+    if name not in kept.blocks:
+        kept.blocks[name] = core.block_type(element_ty, kept.ints)
+    return kept.blocks[name]
 
 
 _SCALAR = _Shape(core.tuple([]), core.tuple([]), 1, core.constexpr(1), (), {})
 
 
 def _tensor_init(self: Any, handle: Any, type: Any) -> None:
-    kept = type.kept if type.is_block() else _SCALAR
+    kept = type.kept if type.__class__ is core.block_type else _SCALAR
     self.handle, self.type, self.dtype = handle, type, type.scalar
     self.shape, self.numel = kept.constants, kept.numel_constant
 
@@ -128,6 +144,8 @@ def _quicken() -> None:
 
     def patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         semantic = interpreter.TritonSemantic(builder)
+        if getattr(member, "__code__", None) is _BUILTIN:
+            member = member.__wrapped__
 
         def call(*args: Any, **keywords: Any) -> Any:
             keywords["_semantic"] = semantic
@@ -135,10 +153,18 @@ def _quicken() -> None:
 
         scope.set_attr(obj, name, call)
 
+    item_bytes = {name: kind.itemsize for name, kind in numpy_types.items()}
+
     def handle_init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
         self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-        if not dtype.is_ptr() and data.itemsize * 8 > max(8, dtype.primitive_bitwidth):
+        if dtype.__class__ is core.dtype and data.itemsize > item_bytes[dtype.name]:
             raise ValueError(f"{data.dtype} is wider than {dtype}")
+
+    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        data, element = op(lhs.data, rhs.data), lhs.dtype.scalar
+        if element.__class__ is core.dtype and data.itemsize > item_bytes[element.name]:
+            data = data.astype(numpy_types[element.name])
+        return interpreter.TensorHandle(data, element)
 
     def create_splat(self: Any, ty: Any, arg: Any) -> Any:
         data = np.empty(ty.kept.sizes, get_np_dtype(arg.dtype))
@@ -147,14 +173,48 @@ def _quicken() -> None:
 
     semantic = interpreter.TritonSemantic
     broadcast, check = semantic.broadcast_impl_value, semantic.binary_op_type_checking_impl
+    expand, to_tensor = semantic.expand_dims, semantic.to_tensor
 
     def check_types(self: Any, a: Any, b: Any, *rest: Any, **named: Any) -> Any:
-        # Of one type that is no pointer: nothing to convert, but for / and % (the last argument)
-        if a.__class__ is core.tensor and b.__class__ is core.tensor and len(rest) < 4:
-            one, other = a.dtype, b.dtype
-            if one.__class__ is core.dtype and other.__class__ is core.dtype and one.name == other.name:
-                return self.broadcast_impl_value(a, b)
+        # What has nothing to convert, but for floats that / and % (the last argument) may widen
+        if a.__class__ is not core.tensor:
+            if (constant := constant_like(self, a, b, rest)) is not None:
+                return constant, b
+        elif b.__class__ is not core.tensor:
+            if (constant := constant_like(self, b, a, rest)) is not None:
+                return a, constant
+        elif a.dtype.__class__ is b.dtype.__class__ is core.dtype:
+            if a.dtype.name == b.dtype.name and (len(rest) < 4 or a.dtype.name in _LIMITS):
+                return broadcast_impl_value(self, a, b)
+        elif rest[:2] == (True, True) and (a.dtype.name in _LIMITS or b.dtype.name in _LIMITS):
+            return broadcast_impl_value(self, a, b)  # a pointer and how far it moves
         return check(self, a, b, *rest, **named)
+
+    constants: dict[Any, Any] = {}
+
+    def constant_like(self: Any, value: Any, tensor: Any, rest: Any) -> Any:
+        """Return a number as what it becomes beside ``tensor``; None where that needs a closer look."""
+        if tensor.__class__ is not core.tensor:
+            return None
+        kind, dtype = value.__class__, tensor.dtype
+        if dtype.__class__ is not core.dtype and rest[:2] == (True, True):
+            dtype = core.int32  # how far a pointer moves
+        if dtype.__class__ is not core.dtype or (len(rest) > 2 and not rest[2]):
+            return None
+        if kind is int and dtype.name in _LIMITS:
+            if not _LIMITS[dtype.name][0] <= value <= _LIMITS[dtype.name][1]:
+                return None
+        elif kind not in (int, float) or dtype.name not in _FLOATS or len(rest) > 3:
+            return None
+        kept = tensor.type.kept if tensor.type.__class__ is core.block_type else _SCALAR
+        key = value, dtype.name, kept.sizes
+        if key not in constants:
+            if len(constants) >= 4096:
+                constants.clear()
+            made = self.scalar_constant(value, dtype)
+            constants[key] = made if kept is _SCALAR else spread(made, kept)
+            constants[key].handle.data.flags.writeable = False
+        return constants[key]
 
     def spread(value: Any, kept: _Shape) -> Any:
         data = np.empty(kept.sizes, value.handle.data.dtype)
@@ -163,18 +223,32 @@ def _quicken() -> None:
         return core.tensor(handle, _block_of(value.type.scalar, kept))
 
     def broadcast_impl_value(self: Any, a: Any, b: Any) -> Any:
-        if a.type.is_block() and b.type.is_block():
+        is_block = a.type.__class__ is core.block_type, b.type.__class__ is core.block_type
+        if is_block == (True, True):
             one, other = a.type.kept, b.type.kept
             if one is other:
                 return a, b
             if (both := _common(one.sizes, other.sizes)) is not None:
                 return a if one is both else spread(a, both), b if other is both else spread(b, both)
-        return broadcast(self, a, b)
+            return broadcast(self, a, b)
+        if is_block[0]:
+            return a, spread(b, a.type.kept)
+        return (spread(a, b.type.kept) if is_block[1] else a), b
 
+    def expand_dims(self: Any, tensor: Any, axis: int) -> Any:
+        if tensor.type.__class__ is not core.block_type or axis < 0:
+            return expand(self, tensor, axis)
+        kept = _with_axis(tensor.type.kept.sizes, axis)
+        handle = interpreter.TensorHandle(tensor.handle.data.reshape(kept.sizes), tensor.handle.dtype.scalar)
+        return core.tensor(handle, _block_of(tensor.type.scalar, kept))
+
+    semantic.to_tensor = lambda self, x, *rest: x if x.__class__ is core.tensor else to_tensor(self, x, *rest)
+    semantic.expand_dims = expand_dims
     semantic.broadcast_impl_value = broadcast_impl_value
     semantic.binary_op_type_checking_impl = check_types
     interpreter.TensorHandle.__init__ = handle_init
     interpreter.InterpreterBuilder.create_splat = create_splat
+    interpreter.InterpreterBuilder.binary_op = binary_op
     interpreter.InterpreterBuilder.get_block_ty = lambda self, element, shape: _block_of(
         element, _shape(shape)
     )
