@@ -81,7 +81,10 @@ def tensors_of(model: tiny.Tiny, architecture: str) -> dict[str, NDArray[np.floa
 def write_gguf(
     model: tiny.Tiny, architecture: str, path: Path, settings: dict[str, Any], tensors: dict[str, Any]
 ) -> None:
-    """Write ``tensors`` with the sizes of ``model`` and more ``settings``: numbers, bools, strings, lists."""
+    """Write ``tensors`` with the sizes of ``model`` and more ``settings``: numbers, bools, strings, lists.
+
+    tensors: name -> floats, or blocks [… bytes of a row] and their type.
+    """
     hyper, writer = model.hyperparameters, gguf.GGUFWriter(path, architecture)
     head_dim = hyper.get("head_dim", hyper["hidden_size"] // hyper["num_attention_heads"])
     metadata = {
@@ -116,7 +119,8 @@ def write_gguf(
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)
     for name, values in tensors.items():
-        writer.add_tensor(name, values)
+        blocks, kind = values if isinstance(values, tuple) else (values, None)
+        writer.add_tensor(name, blocks, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
