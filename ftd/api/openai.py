@@ -57,6 +57,10 @@ def parse_chat(fields: Fields) -> CompletionRequest:
     if not raw_messages:
         raise InvalidRequest("[] is too short - 'messages'")
     _refuse_unsupported(fields)
+    if fields.get("functions"):
+        raise Unsupported("not supported: functions", "send them as tools")
+    if "audio" in fields.strings("modalities"):
+        raise Unsupported("not supported: modalities audio", "ask for text")
     tools, choice = toolchoice.parse_openai(fields, _tools(fields))
     return CompletionRequest(
         model=model,
@@ -89,6 +93,10 @@ def parse_completion(fields: Fields) -> CompletionRequest:
     """Return the request of a ``/v1/completions`` body; raise InvalidRequest."""
     model = _model(fields)
     _refuse_unsupported(fields)
+    if fields.flag("echo"):
+        raise Unsupported("not supported: echo", "put the prompt in front of the answer yourself")
+    if (fields.integer("best_of") or 1) != 1:
+        raise Unsupported("not supported: best_of", "leave best_of out")
     num_logprobs = fields.integer("logprobs")
     if num_logprobs is not None and not 0 <= num_logprobs <= 20:
         raise InvalidRequest(f"logprobs must be between 0 and 20: {num_logprobs}")
@@ -102,9 +110,21 @@ def parse_completion(fields: Fields) -> CompletionRequest:
         num_logprobs=-1 if num_logprobs is None else num_logprobs,
         truncate=fields.flag("truncate", False),
         shift=None if fields.get("shift") is None else fields.flag("shift"),
-        prompt=fields.text("prompt"),
+        prompt=_prompt(fields),
         suffix=fields.text("suffix"),
     )
+
+
+def _prompt(fields: Fields) -> str:
+    """Return the prompt, which some clients (LangChain's) send as a list of one."""
+    prompt = fields.get("prompt")
+    if not isinstance(prompt, list):
+        return fields.text("prompt")
+    if len(prompt) != 1:
+        raise Unsupported(f"only one prompt is supported: {len(prompt)}", "send a request for each prompt")
+    if not isinstance(prompt[0], str):
+        raise Unsupported("not supported: a prompt of token ids", "send the prompt as text")
+    return prompt[0]
 
 
 def _model(fields: Fields) -> str:
@@ -130,9 +150,9 @@ def _options(fields: Fields) -> Mapping[str, Any]:
     for name in ("seed", "num_ctx"):
         if (integer := fields.integer(name)) is not None:
             options[name] = integer
-    limit = fields.integer("max_completion_tokens") or fields.integer("max_tokens")
-    if limit is not None:
-        options["num_predict"] = limit
+    for name in ("max_tokens", "max_completion_tokens"):
+        if (limit := fields.integer(name)) is not None:
+            options["num_predict"] = limit
     stop = fields.get("stop")
     if stop is not None:
         options["stop"] = [stop] if isinstance(stop, str) else fields.strings("stop")

@@ -39,6 +39,8 @@ def parse_response(fields: Fields, kept: KeptItems) -> CompletionRequest:
     for name in ("previous_response_id", "conversation"):
         if fields.get(name):
             raise Unsupported(f"no responses are stored here: {name}", "send the whole conversation as input")
+    if fields.get("prompt"):
+        raise Unsupported("no prompts are stored here: prompt", "send the text as instructions and input")
     if fields.flag("background"):
         raise Unsupported("not supported: background", "leave background out")
     messages = list(_input(fields.get("input"), kept))

@@ -91,19 +91,22 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
     whole_tokens = len(prompt.ids)
     if whole_tokens < window_tokens:
         return prompt
-    if not request.truncate:
+    last = len(messages) - 1
+    if not request.truncate or last < 1:
         raise too_long(whole_tokens, window_tokens)
-    # The smallest ``first`` that fits, by halving: fewer messages never make a longer prompt.
-    low, high = 1, len(messages) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if len((await from_message(middle)).ids) < window_tokens:
-            high = middle
-        else:
-            low = middle + 1
-    prompt = await from_message(max(high, 0))
+    prompt = await from_message(last)
     if len(prompt.ids) >= window_tokens:
         raise too_long(len(prompt.ids), window_tokens)
+    # The smallest ``first`` that fits: fewer messages never make a longer prompt. A chat may be many times as
+    # long as the window, so the search comes from the end, in steps that double, and then halves.
+    low, high, step = 1, last, 1
+    while low < high:
+        middle = max((low + high) // 2, high - step)
+        longer = await from_message(middle)
+        if len(longer.ids) < window_tokens:
+            prompt, high, step = longer, middle, 2 * step
+        else:
+            low = middle + 1
     return replace(prompt, truncated_tokens=whole_tokens - len(prompt.ids))
 
 

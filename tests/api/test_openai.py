@@ -71,6 +71,8 @@ def test_reasoning_effort(effort, think):
         ({"reasoning_effort": "huge"}, InvalidRequest, "invalid reasoning value"),
         ({"n": 2}, Unsupported, "only one choice"),
         ({"logit_bias": {"5": 1}}, Unsupported, "logit_bias"),
+        ({"functions": [{"name": "f"}]}, Unsupported, "functions"),
+        ({"modalities": ["text", "audio"]}, Unsupported, "modalities audio"),
         ({"response_format": {"type": "xml"}}, InvalidRequest, "invalid response_format type: xml"),
         (
             {"response_format": {"type": "json_schema"}},
@@ -105,6 +107,8 @@ def test_refusals(body, error, words):
 
 def test_null_and_text_forms_that_mean_nothing_are_taken():
     parse(n=1, logit_bias=None, response_format={"type": "text"}, tools=None, user="u", store=True)
+    parse(functions=[], modalities=["text"])
+    assert parse(max_completion_tokens=0).options["num_predict"] == 0
 
 
 def test_parts_are_joined_and_tool_results_get_their_name():
@@ -190,8 +194,32 @@ def test_completion_parses_and_frames():
         ("x", None),
         ("", "length"),
     ]
-    with pytest.raises(InvalidRequest, match="prompt"):
-        openai.parse_completion(Fields({"model": "m", "prompt": ["a"]}))
+
+
+def completion(**body):
+    return openai.parse_completion(Fields({"model": "m", **body}))
+
+
+def test_a_completion_takes_one_prompt_also_in_a_list():
+    """LangChain's ``OpenAI`` always sends a list."""
+    assert completion(prompt=["a"]).prompt == completion(prompt="a").prompt == "a"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        ({"prompt": ["a", "b"]}, Unsupported, "only one prompt is supported: 2"),
+        ({"prompt": []}, Unsupported, "only one prompt is supported: 0"),
+        ({"prompt": [[1, 2]]}, Unsupported, "a prompt of token ids"),
+        ({"prompt": {}}, InvalidRequest, "field prompt: it must be string"),
+        ({"prompt": "a", "echo": True}, Unsupported, "echo"),
+        ({"prompt": "a", "best_of": 2}, Unsupported, "best_of"),
+    ],
+)
+def test_refused_completions(body, error, words):
+    with pytest.raises(error, match=words):
+        completion(**body)
+    completion(prompt="a", echo=False, best_of=1)
 
 
 def test_response_format_is_a_format():

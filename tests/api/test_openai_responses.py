@@ -99,6 +99,7 @@ def test_thinking_that_led_to_nothing_is_no_message():
             Unsupported,
             "no responses are stored here: previous_response_id",
         ),
+        ({"prompt": {"id": "pmpt_1"}}, Unsupported, "no prompts are stored here: prompt"),
         ({"background": True}, Unsupported, "background"),
         ({"text": {"format": {"type": "xml"}}}, InvalidRequest, "invalid text.format type: xml"),
         ({"text": {"format": {"type": "json_schema"}}}, InvalidRequest, "text.format.schema"),

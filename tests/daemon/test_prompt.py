@@ -7,6 +7,8 @@ import pytest
 from live_daemon import running, says
 from tiny_model import CHATML, HERMES, add_model
 
+from ftd.chat.templates import ChatTemplate
+
 USER = [{"role": "user", "content": "hi"}]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -137,6 +139,23 @@ async def test_as_many_of_the_last_messages_as_fit(daemon, window):
     assert answer["prompt_eval_count"] == sum(costs[first:]) + assistant
     assert answer.get("truncated_messages", 0) == first
     assert answer.get("truncated_tokens", 0) == sum(costs[:first])
+
+
+async def test_a_chat_far_longer_than_the_window_is_rendered_whole_only_once(daemon, monkeypatch):
+    """Of 2,000 messages about 25 fit; looking for them by halving rendered 2,000 more."""
+    lengths = []
+
+    async def render(self, messages, **wishes):
+        lengths.append(len(messages))
+        return await plain_render(self, messages, **wishes)
+
+    plain_render = ChatTemplate.render
+    monkeypatch.setattr(ChatTemplate, "render", render)
+    messages = [{"role": "user", "content": f"{n:04}"} for n in range(2000)]
+    body = {"messages": messages, "options": {"num_ctx": 330}, "model": "tiny", "stream": False}
+    answer = await daemon.json("/api/chat", body)
+    assert 2000 - answer["truncated_messages"] == (330 - 12) // 12
+    assert lengths[0] == 2000 and sum(lengths[1:]) < 300
 
 
 async def test_what_is_left_of_a_cut_conversation_may_begin_with_an_answer(tmp_path):
