@@ -68,12 +68,13 @@ def test_a_file_computes_what_its_values_do(case: str, kind: str, tmp_path: Path
     floats: dict[str, Any] = {}
     for name, values in peer.tensors_of(model, architecture).items():
         coded[name] = floats[name] = values
-        if values.ndim >= 2 and not name.endswith("bias"):
+        is_whole = values.shape[-1] % gguf_bytes.BLOCKS[kind][1] == 0
+        if values.ndim >= 2 and is_whole and not name.endswith("bias"):
             blocks = blocks_of(values, kind, random)
             floats[name] = gguf.quants.dequantize(blocks, type_).astype(np.float32)
             coded[name] = (blocks, type_)
     found, formats = logits(write(tmp_path / "coded", case, model, coded))
     wanted, plain = logits(write(tmp_path / "floats", case, model, floats))
-    assert formats == {kind.lower()} and plain == {"f32"}
+    assert formats - {"f32"} == {kind.lower()} and plain == {"f32"}
     assert np.ptp(wanted) > 1
     np.testing.assert_array_equal(found, wanted)
