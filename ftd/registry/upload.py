@@ -92,19 +92,25 @@ class BlobUpload:
             return False
 
     async def _send_parts(self) -> None:
-        offset = failures = 0
+        # Losses are never forgiven: a registry that takes parts and loses them would be sent them for ever
+        offset = failures = losses = 0
         while offset < self._size:
-            before = offset
+            before, failure = offset, None
             try:
                 offset = await self._send_part(
                     offset, min(offset + self._limits.upload_part_bytes, self._size)
                 )
             except TransientError as exc:
+                failure = exc
+            if offset <= before:
                 failures += 1
-                if failures >= self._limits.attempts:
-                    raise TransferError(f"max retries exceeded: {exc.message}", exc.hint) from exc
+                if max(failures, losses) >= self._limits.attempts:
+                    reason = failure or TransientError(f"registry keeps {offset} bytes of {self._size}")
+                    raise TransferError(f"max retries exceeded: {reason.message}", reason.hint) from failure
                 await asyncio.sleep(self._limits.pause_s(failures))
+            if failure is not None:
                 offset = await retrying(self._limits, partial(self._ask_offset, before))
+            losses += offset < before
             if offset > before:
                 failures = 0
 
@@ -121,8 +127,8 @@ class BlobUpload:
         ) as response:
             if response.status in (202, 204, 201):
                 self._take_location(self._location, response)
-                match = _RANGE.fullmatch(response.headers.get("Range", ""))
-                return self._checked(int(match[1]) + 1) if match else end
+                offset = self._offset_of(response, end)
+                return end if offset is None else offset
             if response.status != 307:
                 await self._raise_part_error(response, start)
             target = self._connection.redirected(self._location, response.headers.get("Location", ""))
@@ -163,14 +169,18 @@ class BlobUpload:
             if response.status not in (200, 202, 204):
                 await self._raise_part_error(response, before)
             self._take_location(self._location, response)
-            match = _RANGE.fullmatch(response.headers.get("Range", ""))
-            if match is None:
+            offset = self._offset_of(response, before)
+            if offset is None:
                 raise TransferError(f"registry does not say how far the upload is: {self._digest}")
-            # "0-0" is how registries write both nothing and one byte.
-            last = int(match[1])
-            return self._checked(last + 1) if last or before == 1 else 0
+            return offset
 
-    def _checked(self, offset: int) -> int:
+    def _offset_of(self, response: aiohttp.ClientResponse, expected: int) -> int | None:
+        """Return how many bytes the registry says it has; None if it does not."""
+        match = _RANGE.fullmatch(response.headers.get("Range", ""))
+        if match is None:
+            return None
+        # "0-0" is how registries write both nothing and one byte.
+        offset = int(match[1]) + 1 if int(match[1]) or expected == 1 else 0
         if offset > self._size:
             raise TransferError(f"registry has {offset} bytes of {self._size}: {self._digest}")
         self.completed = max(self.completed, offset)

@@ -29,6 +29,8 @@ class UploadServer:
     num_forgotten: int = 0
     num_lost_commits: int = 0
     num_lost_bytes: int = 0
+    cut_at: int = -1
+    keeps: int | None = None
     has_location: bool = True
     says_range: bool = True
     mounts: bool = False
@@ -101,7 +103,12 @@ class UploadServer:
             assert request.transport is not None
             request.transport.close()
             return web.Response()
+        if len(self.data) == self.cut_at:
+            self.cut_at = -1
+            return web.Response(status=503)
         self.data += await request.read()
+        if self.keeps is not None:
+            del self.data[self.keeps :]
         return web.Response(status=202, headers=self.where())
 
     async def put(self, request: web.Request) -> web.StreamResponse:
@@ -183,6 +190,24 @@ async def test_bytes_the_registry_lost_are_sent_again(
     server.num_cuts, server.num_lost_bytes = 1, 20_000
     await push()
     assert server.blobs == {digest_of(payload): payload}
+
+
+async def test_bytes_that_the_registry_lost_far_back_are_sent_again(
+    server: UploadServer, push: Any, payload: bytes
+) -> None:
+    server.cut_at, server.num_lost_bytes = 900_000, 900_000
+    await push()
+    assert server.blobs == {digest_of(payload): payload}
+
+
+@pytest.mark.parametrize("kept", [0, 1, 50_000])
+async def test_a_registry_that_takes_parts_and_loses_them_is_an_error(
+    kept: int, server: UploadServer, push: Any
+) -> None:
+    server.keeps = kept
+    with pytest.raises(TransferError, match="max retries exceeded: registry"):
+        await push()
+    assert server.log.count("PATCH") < 10
 
 
 async def test_a_forgotten_session_is_started_again(server: UploadServer, push: Any, payload: bytes) -> None:
