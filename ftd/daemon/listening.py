@@ -12,14 +12,14 @@ from ftd.errors import Conflict, InvalidOption
 _BACKLOG = 1024
 
 
-def listen(host: str) -> socket.socket:
+def listen(setting: str) -> socket.socket:
     """Return a listening socket for a host setting; without a host it listens on every address.
 
     Raises Conflict when the address is taken, InvalidOption when nobody can listen there.
     """
-    address = parse_address(host)
+    address = parse_address(setting)
     if address.scheme != "http":
-        raise InvalidOption(f"cannot listen with {address.scheme}: {host}", "use http://")
+        raise InvalidOption(f"cannot listen with {address.scheme}: {setting}", "use http://")
     try:
         found = socket.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -34,7 +34,8 @@ def listen(host: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as exc:
         listener.close()
-        where = f"{address.host}:{address.port}"
+        host = address.host
+        where = f"{f'[{host}]' if ':' in host else host}:{address.port}"
         if exc.errno == errno.EADDRINUSE:
             from ftd.daemon import neighbour  # only those need it who cannot start
 

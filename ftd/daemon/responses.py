@@ -7,12 +7,13 @@ a model loads or a prompt is computed, gives a sign of life: an object without t
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aiohttp import web
 
+from ftd import log
 from ftd.api import api_errors, jsontext
 from ftd.api.api_errors import Dialect
 from ftd.api.jsontext import Fields
@@ -27,6 +28,8 @@ SSE = "text/event-stream"
 SSE_END = b"data: [DONE]\n\n"
 # Clients and proxies give a silent connection up, some after half a minute
 SILENCE_S = 10.0
+# A client that takes nothing for so long (it is suspended, say) must not keep others from loading their model
+STALL_S = 300.0
 
 
 async def read_body(request: web.Request, empty: str = "missing request body") -> Fields:
@@ -84,8 +87,25 @@ class _Sink:
         async with self._lock:
             if not self._response.prepared:
                 await self._response.prepare(self._request)
-            await self._response.write(data)
+            await self._taken(self._response.write(data))
             self._last_s = asyncio.get_running_loop().time()
+
+    async def end(self, data: bytes) -> None:
+        """Write the last of the response."""
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+        await self._taken(self._response.write_eof(data))
+
+    async def _taken(self, writing: Awaitable[None]) -> None:
+        """Wait until the client has room for more; one that has none for long is gone."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                await writing
+        except TimeoutError:
+            logger.warning(log.fields("client reads nothing", path=self._request.path, seconds=STALL_S))
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError("the client reads nothing") from None
 
     async def watch(self, sign: Callable[[], bytes]) -> None:
         """Write a sign of life whenever nothing was written for a while."""
@@ -138,9 +158,7 @@ async def stream(
         last = failure(api_errors.of_ours(exc))
     # Some clients hang up as soon as they have what they wanted, before the stream has ended
     with suppress(ConnectionResetError):
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write_eof(last)
+        await sink.end(last)
     return response
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -239,3 +239,45 @@ async def test_client_that_leaves_is_no_error(moment, caplog):
             await response.read()
     assert returned[0].status == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_client_that_reads_nothing_is_gone_after_a_while(monkeypatch):
+    """What made the chunks is closed then: it holds a lease, for which others wait."""
+    monkeypatch.setattr(responses, "STALL_S", 0.2)
+    returned = asyncio.Event()
+
+    async def chunks():
+        while True:
+            yield b"x" * 65536
+
+    async def handler(request):
+        async with aclosing(chunks()) as endless:
+            response = await stream(request, endless, NDJSON, "ollama")
+        returned.set()
+        return response
+
+    async with serving(handler) as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1 << 16)
+        writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await asyncio.wait_for(returned.wait(), 60)
+        assert not (await reader.read()).endswith(b"0\r\n\r\n"), "cut off, not ended"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_slow_client_gets_everything(monkeypatch):
+    """It is slower than the limit in all, not for one chunk."""
+    monkeypatch.setattr(responses, "STALL_S", 0.5)
+    sent = 48 << 20
+
+    async def chunks():
+        for _ in range(sent >> 20):
+            yield b"x" * (1 << 20)
+
+    async with serving(streaming(chunks)) as (session, url), session.get(url) as response:
+        received, begun = 0, asyncio.get_running_loop().time()
+        while data := await response.content.readany():
+            received += len(data)
+            if asyncio.get_running_loop().time() - begun < 0.7:
+                await asyncio.sleep(0.05)
+    assert received == sent
