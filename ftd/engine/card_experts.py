@@ -75,6 +75,7 @@ class CardExperts:
             table = expert_split.tabulate(points, num_experts)
         logger.info(log.fields("experts split", kept=points is not None, **table.fields()))
         self.pool.set_quota(table.quota, table.warm)
+        self.pool.set_ahead(table.misses_ahead)
         self.pool.share_prompts(None if table.prompts is None else table.prompts.count)
         self._table = table
         if self._device.name == "cuda":
@@ -136,12 +137,13 @@ class CardExperts:
     def stats(self) -> dict[str, Any]:
         """Return fields of ``Stats``: what the pool has counted. Waits for the card."""
         counted, record_bytes = self.pool.counters(), self._needs.record_bytes
-        copied = counted["fills"] + counted["warm_fills"] + counted["transient_fills"] + counted["staged"]
+        kept = counted["fills"] + counted["warm_fills"] + counted["ahead_fills"]
+        copied = kept + counted["transient_fills"] + counted["staged"]
         return {
             "expert_slots": self.pool.config.num_slots,
             "expert_reads": counted["uses"],
             "expert_hits": counted["hits"],
-            "expert_fills": counted["fills"] + counted["warm_fills"],
+            "expert_fills": kept,
             "expert_transient_fills": counted["transient_fills"],
             "experts_on_cpu": counted["on_cpu"],
             "expert_copied_bytes": copied * record_bytes,

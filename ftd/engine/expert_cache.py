@@ -2,7 +2,7 @@
 
     slot_of  [L·E]    flat id -> slot, or NOWHERE          flat id = row · E + e, as in FTW
     owner_of [R]      slot -> flat id, or NOWHERE          slot_of[owner_of[slot]] == slot
-    last_use [R]      access at which the slot was used last; BESIDE + access while only ``warm`` filled it
+    last_use [R]      access at which the slot was used last; BESIDE + access while only filled beside it
     score    [L·E]    uses of an expert, each worth half after ``half_life`` steps
 
 One slot pool serves all layers. An access is one layer of one step. Its ids, over all tokens of the batch,
@@ -13,8 +13,12 @@ slots that the access does not use:
     lru       coldest = used longest ago; every fill takes a victim; misses on the CPU change nothing
     decayed   coldest = lowest score; a fill takes its victim only if its score is higher, else it runs from
               a transient slot (numbers R, R + 1, …) and changes nothing; a miss on the CPU whose score beats
-              its victim's is filled off the critical path (``warm``): it is a hit from the next step on, and
-              until then its slot is no victim, so that fills need not wait for these copies
+              its victim's is filled off the critical path (``warm``): it is a hit from the next step on
+
+With ``decayed`` a layer may also be looked ahead to: of the experts that the layer before expects it to
+choose the first that is in no slot is copied there meanwhile, if it would be hotter than its victim. If the
+layer chooses it, it is a hit that is ``coming``. Slots that are filled beside a step are no victims before it
+ends, or before they are used: fills need not wait for these copies.
 
 Ties go to the lower id and the lower slot. Everything is exact, so that a kernel can be compared bit for bit.
 """
@@ -84,6 +88,7 @@ class Access:
     slots  of each id, where it runs: < R resident, >= R transient, NOWHERE on the CPU
     fills  copies that the step waits for, the highest score first
     warm   copies off the critical path, of experts that run on the CPU this time
+    coming hits whose copies may still be under way
     """
 
     ids: tuple[int, ...]
@@ -91,6 +96,7 @@ class Access:
     num_hits: int
     fills: tuple[tuple[int, int], ...] = ()
     warm: tuple[tuple[int, int], ...] = ()
+    coming: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_misses(self) -> int:
@@ -108,6 +114,7 @@ class Counters:
     transient_fills: int = 0  # waited for, residency unchanged
     warm_fills: int = 0  # off the critical path
     on_cpu: int = 0
+    ahead_fills: int = 0  # begun a layer before the one that is expected to need them
 
     @property
     def miss_rate(self) -> float:
@@ -186,6 +193,8 @@ class ExpertCache:
         self.score[unique] += self._clock.weight
         slots = self.slot_of[unique]
         is_hit = slots != NOWHERE
+        is_coming = is_hit & (self.last_use[slots] > BESIDE + self._begin) if self.num_slots else is_hit
+        coming = tuple(zip(unique[is_coming].tolist(), slots[is_coming].tolist(), strict=True))
         self.last_use[slots[is_hit]] = self._now
         misses = unique[~is_hit]
         misses = misses[np.lexsort((misses, -self.score[misses]))]
@@ -214,10 +223,31 @@ class ExpertCache:
             placed.get(expert, slot) for expert, slot in zip(unique.tolist(), slots.tolist(), strict=True)
         )
         access = Access(
-            tuple(unique.tolist()), where, int(np.count_nonzero(is_hit)), tuple(fills), tuple(beside)
+            tuple(unique.tolist()), where, int(np.count_nonzero(is_hit)), tuple(fills), tuple(beside), coming
         )
         self.counters.add(access, self.num_slots)
         return access
+
+    def look_ahead(self, ids: Sequence[int] | Ids) -> tuple[int, int] | None:
+        """Give a slot to the first of ``ids`` that is in none, as if it were used now; return both.
+
+        ids: flat ids that the next layer is expected to choose, the likeliest first; negative ones are none.
+        None: nothing is to be copied. After the access of the layer before, in the same step.
+        """
+        expected = np.asarray(ids, np.int64)
+        missing = expected[(expected >= 0) & (self.slot_of[expected] == NOWHERE)]
+        victims = self._victims(1, self.num_experts)
+        if self.policy != "decayed" or not len(missing) or not victims:
+            return None
+        expert, slot = int(missing[0]), victims[0]
+        owner = int(self.owner_of[slot])
+        if owner != NOWHERE:
+            if self.score[expert] + self._clock.weight <= self.score[owner]:
+                return None
+            self.slot_of[owner] = NOWHERE
+        self.owner_of[slot], self.slot_of[expert], self.last_use[slot] = expert, slot, self._now + BESIDE
+        self.counters.ahead_fills += 1
+        return expert, slot
 
     def _victims(self, count: int, owner_end: int) -> list[int]:
         """Return up to ``count`` slots, coldest first; empty ones first.

@@ -1,6 +1,7 @@
 """The ops of mixtures of experts in a recorded GPU program: who is chosen, and what they compute."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from ftd.kernels.device_matrix import DeviceBank
 from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_slots import ExpertSlots
 from ftd.kernels.expert_workspace import Workspace
+from ftd.kernels.look_ahead_triton import MAX_PAIRS
 from ftd.kernels.route_topk_triton import route_topk_into
-from ftd.kernels.router_triton import MAX_TOKENS, router
+from ftd.kernels.router_triton import MAX_TOKENS, Expected, router
 
 # Larger steps compute experts in parts of so many tokens: their memory is K times that of other activations,
 # and reading a layer's weights once more takes a fiftieth of the time
 MOST_EXPERT_ROWS = 4096
+_BIAS = 3  # among the options of route_topk
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,12 @@ class Route(Op):
     routing: DeviceRouting
     options: tuple[Any, ...]
 
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """What is added to scores where experts are chosen."""
+        found: torch.Tensor | None = self.options[_BIAS]
+        return found
+
     def run(self, step: DeviceStep) -> None:
         num = step.num_tokens
         route_topk_into(
@@ -60,6 +69,7 @@ class Router(Op):
     product: Product
     route: Route
     arrivals: torch.Tensor
+    expected: Expected | None = None
 
     @property
     def x(self) -> DeviceBuffer:
@@ -95,6 +105,7 @@ class Router(Op):
             arrivals=self.arrivals[:num],
             ids=routing.ids[:num],
             weights=routing.weights[:num],
+            expected=_of(self.expected, num),
         )
 
 
@@ -163,6 +174,7 @@ class CachedExperts(Experts):
 
     pool: ExpertSlots = field(kw_only=True)
     row: int = field(kw_only=True)
+    expected: Expected | None = None
 
     def __post_init__(self) -> None:
         self.bank = self.pool.resident_bank(self.row, self.bank.layer, self.bank.matrices)
@@ -177,9 +189,11 @@ class CachedExperts(Experts):
         if pool.takes(num):
             if self.row == 0:
                 pool.advance()
-            placement = pool.place(self.row, x, ids, weights)
+            expected = _of(self.expected, num)
+            next_ids = None if expected is None else expected.ids[:num]
+            placement = pool.place(self.row, x, ids, weights, next_ids)
             self._compute(x, placement.hits, weights, self.bank, out, self.add)
-            pool.join()
+            pool.join(placement)
             fetched = DeviceBank(self.bank.layer, self.bank.matrices, placement.slot_of)
             self._compute(x, placement.fills, weights, fetched, out, True)
             pool.collect(self.row, out, placement, self.scale)
@@ -194,3 +208,58 @@ class CachedExperts(Experts):
         pool.seed(self.row, ids)
         pool.leave_layer(self.row)
         pool.collect_share(self.row, out, self.scale)
+
+
+def look_ahead(program: list[Op]) -> None:
+    """Let routers choose for the next layer with experts too, where both choose alike."""
+    layers: list[tuple[Router, CachedExperts]] = []
+    last: Router | None = None
+    for op in program:
+        if isinstance(op, Router):
+            last = op
+        elif isinstance(op, CachedExperts) and last is not None:
+            layers.append((last, op))
+    made: dict[tuple[int, ...], Expected] = {}
+    for (router_op, experts), (following, after) in pairwise(layers):
+        if after.row != experts.row + 1 or not _is_alike(router_op, following):
+            continue
+        weight, chosen = following.product.weight, following.route.routing.num_chosen
+        # What a layer reads the one before must not write over
+        key = (*weight.shape, chosen, experts.row % 2)
+        if key not in made:
+            made[key] = _expected(following)
+        router_op.expected = experts.expected = replace(
+            made[key], weight=weight, weight_bias=following.product.bias, bias=following.route.bias
+        )
+
+
+def _of(expected: Expected | None, num: int) -> Expected | None:
+    """Return what is expected in a step of ``num`` tokens, if that is few enough."""
+    return expected if expected is not None and num <= len(expected.ids) else None
+
+
+def _is_alike(one: Router, other: Router) -> bool:
+    """Return whether two routers differ in values alone."""
+
+    def kind(op: Router) -> tuple[object, ...]:
+        weight, route = op.product.weight, op.route
+        options = [None if each is route.bias else each for each in route.options]
+        stride = weight.planes[0][0].stride(0)
+        return weight.format, weight.shape, stride, route.routing.num_chosen, options
+
+    biases = [(op.product.bias is None, op.route.bias is None) for op in (one, other)]
+    return kind(one) == kind(other) and biases[0] == biases[1]
+
+
+def _expected(op: Router) -> Expected:
+    weight, chosen = op.product.weight, op.route.routing.num_chosen
+    rows, device = min(MAX_TOKENS, MAX_PAIRS // chosen), op.route.routing.ids.device
+    return Expected(
+        weight,
+        None,
+        None,
+        logits=torch.zeros((rows, weight.shape[0]), device=device),
+        arrivals=torch.zeros(rows, dtype=torch.int32, device=device),
+        ids=torch.zeros((rows, chosen), dtype=torch.int32, device=device),
+        weights=torch.zeros((rows, chosen), device=device),
+    )

@@ -29,6 +29,7 @@ from ftd.kernels import expert_seeds
 from ftd.kernels._expert_worker_cy import ExpertWorker
 from ftd.kernels._pool import Pool
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
+from ftd.kernels.expert_ahead import ExpertsAhead
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_prompts import PromptShare, Share
@@ -86,6 +87,8 @@ class ExpertSlots:
         # What steps wait for, and what only later steps need
         self._copies, self._warm_copies = (torch.cuda.Stream() if overlaps else None for _ in range(2))
         self._fetched: torch.cuda.Event | None = None
+        self._ahead = ExpertsAhead(config, device)
+        self._was_expected = False
         self.mailbox: Mailbox | None = None
         self.prompts: PromptShare | None = None
         self._max_looks = MAX_LOOKS
@@ -175,28 +178,51 @@ class ExpertSlots:
         if self._worker is not None:
             self._worker.start()
 
-    def place(self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Placement:
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether layers can be looked ahead to; known when all banks are there."""
+        return self.config.policy == "decayed" and self.is_locked and self.config.num_slots > 0
+
+    def place(
+        self,
+        row: int,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        expected: torch.Tensor | None = None,
+    ) -> Placement:
         """Decide where the experts ``ids`` [T, K] of a layer run; begin to fetch and to run on the processor.
 
-        x [T, D] and weights [T, K] are what the processor needs of the step.
+        x [T, D] and weights [T, K] are what the processor needs of the step. expected [T, K]: what the next
+        layer is expected to choose, if it is to be looked ahead to.
         """
-        config, tokens = self.config, ids.shape[0]
+        config, tokens, ahead = self.config, ids.shape[0], self._ahead
         placement = self._placement(tokens, row)
         message = None if self.mailbox is None else Message(self.mailbox, x, weights, row)
-        first = row * config.num_experts
-        access(self.state, ids, first, placement, config.policy, config.num_staged, message=message)
+        self._was_expected = was_expected = ahead.expects(row)
+        access(
+            self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged,
+            message=message, warms=not was_expected, flights=ahead.flights if was_expected else None,
+        )  # fmt: skip
         with beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])
             self._fetched = None if self._copies is None else self._copies.record_event()
-        if self.mailbox is not None:
-            # Behind this layer's, not before the next one's: no slot that it fills is a victim in this step
-            with beside(self._warm_copies):
-                self.join()
+            ahead.choose(self.state, row + 1, expected, placement)
+        # Not before the next layer's fetches: no slot that is filled here is a victim in this step
+        with beside(self._warm_copies):
+            self._await_fetched()
+            ahead.copy(self._bases, self._slots)
+            if self.mailbox is not None and not was_expected:
                 self._fill(placement.warm, placement.counts[1:2], SHALLOW)
         return placement
 
-    def join(self) -> None:
+    def join(self, placement: Placement) -> None:
         """Let the current stream wait for what it needs of the layer that was placed last."""
+        self._await_fetched()
+        if self._was_expected:
+            self._ahead.wait(placement)
+
+    def _await_fetched(self) -> None:
         if self._fetched is not None:
             torch.cuda.current_stream().wait_event(self._fetched)
 
@@ -222,6 +248,10 @@ class ExpertSlots:
             self.state.set_quota(quota, warm)
         else:
             self.state.set_quota([0] * (self.config.num_experts + 1), (0,))
+
+    def set_ahead(self, misses: int) -> None:
+        """Say how many misses a layer has at least, beside which one expert of the next is copied."""
+        self._ahead.flights[2] = misses
 
     def share_prompts(self, share: Share | None) -> None:
         """Say how many experts of long steps run on the processor; None: none do."""

@@ -27,6 +27,9 @@ PROMPT_POINTS: dict[int, tuple[int, int]] = {256: (4, 16), 1024: (4, 16), 4096: 
 # What a layer does before it knows its experts, and cannot be measured of experts alone, comes on top of the
 # processor's time; and what wins less than this stays as it is.
 BESIDE, LEAST_GAIN = 1.15, 0.03
+# A copy ahead of a layer is hidden by the layer before and by what the next one does before it needs it, and
+# being late by less than the processor would take is won too: 30b-a3b takes 65 us without misses (q4_0: 47).
+AHEAD_S = 100e-6
 # Rows of the tables: of steps of up to 1, 2, 4 … tokens
 NUM_SIZES = 10
 # Up to so many misses all q are tried.
@@ -61,9 +64,19 @@ class Split:
     fetch_seconds: float
     prompts: "PromptTimes | None" = None
 
+    @property
+    def misses_ahead(self) -> int:
+        """How many misses at least make a layer so long that a copy for the next one is hidden beside it."""
+        times = {0: 0.0} | {point.misses: point.seconds for point in self.points if point.tokens == 1}
+        long = [misses for misses, took_s in times.items() if took_s + AHEAD_S >= self.fetch_seconds]
+        return min(long, default=max(times))
+
     def fields(self) -> dict[str, object]:
         """Return what a log says of it."""
-        found: dict[str, object] = {"fetch_us": round(self.fetch_seconds * 1e6, 1)}
+        found: dict[str, object] = {
+            "fetch_us": round(self.fetch_seconds * 1e6, 1),
+            "ahead_from_misses": self.misses_ahead,
+        }
         if self.prompts is not None:
             found |= self.prompts.fields()
         for tokens in sorted({point.tokens for point in self.points if point.tokens <= MOST_PLACED}):

@@ -24,13 +24,13 @@ WORD_BYTES = 8
 @triton.jit
 def _fill(
     # pointers
-    rows, count, bases, slots,
+    rows, count, bases, slots, flights,
     # sizes
     E, record_words,
     # strides
     slot_words,
     # meta
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, COUNTS: tl.constexpr,
 ):  # fmt: skip
     """Copy record ``flat`` to ``slot`` for each of count rows; programs share the blocks of all records."""
     per_record = tl.cdiv(record_words, BLOCK)
@@ -45,6 +45,9 @@ def _fill(
         word = block % per_record * BLOCK + tl.arange(0, BLOCK)
         words = tl.load(source + word, mask=word < record_words)
         tl.store(slots + slot.to(tl.int64) * slot_words + word, words, mask=word < record_words)
+    if COUNTS and num_blocks > 0:
+        tl.debug_barrier()  # every thread's words come before what says so
+        tl.atomic_add(flights + 1, 1, sem="release", scope="gpu")
 
 
 def fill(
@@ -55,6 +58,7 @@ def fill(
     num_experts: int,
     record_bytes: int,
     depth: Depth = DEEP,
+    flights: torch.Tensor | None = None,
 ) -> None:
     """Copy expert records from host memory into slots. Safe under capture.
 
@@ -62,6 +66,7 @@ def fill(
     bases   [L] i64      address of each layer's first record, in host memory that is pinned
     slots   [R, S] u8    S >= record_bytes; both are multiples of 16
     depth                DEEP where a step waits for it, SHALLOW where others should not wait
+    flights  [3] i32     each program that ends adds 1 to the second, if anything is copied
     E = num_experts of a layer; flat id = layer * E + expert.
     """
     expect("rows", rows, "int32", ("N", 2))
@@ -77,9 +82,11 @@ def fill(
         count,
         bases,
         slots.view(torch.int64),
+        flights,
         num_experts,
         record_bytes // WORD_BYTES,
         slots.stride(0) // WORD_BYTES,
         BLOCK=words,
+        COUNTS=flights is not None,
         num_warps=8,
     )

@@ -20,7 +20,7 @@ from ftd.kernels import cuda_program as ops
 from ftd.kernels.attention_triton import Spread, spread
 from ftd.kernels.cuda_attention import Attention, KvStore
 from ftd.kernels.cuda_encoder import EncoderOps
-from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route
+from ftd.kernels.cuda_experts import CachedExperts, DeviceRouting, Experts, Route, look_ahead
 from ftd.kernels.cuda_fusion import fuse
 from ftd.kernels.cuda_latent import LatentOps, RotateTail
 from ftd.kernels.cuda_memory import DeviceMemory
@@ -338,6 +338,8 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
     def _place(self) -> list[Op]:
         """Fuse the program and give what it touches memory; return it."""
         program = fuse(self._program)
+        if self._experts is not None and self._experts.looks_ahead:
+            look_ahead(program)
         self._memory.allocate(lambda: self._memory.place_buffers(program, self._buffers, self._groups))
         self._memory.allocate(lambda: self._memory.place_expert_workspace(program))
         return program

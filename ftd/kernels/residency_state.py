@@ -1,7 +1,8 @@
 """What ``residency_triton`` works on: the state of all experts, and what one access says and is told.
 
 slot_of  [L*E] i32   owner_of [R] i32   last_use [R] i64   score [L*E] i64      as in ExpertCache
-clock    [4]   i64   weight of a use now, accesses so far, age of the weight in steps, accesses before the step
+clock    [4]   i64   weight of a use now, accesses so far, age of the weight in steps, accesses before this
+                     step
 quota    [2, B, M] i32   how many of m misses to fill, and how many of the others to fill beside the step,
                          by the size of the step: row b is of up to 2^b tokens; more than M - 1 misses
                          count as M - 1
@@ -20,7 +21,8 @@ from ftd.kernels.shapes import expect, expect_range
 MAX_SLOTS = 32768
 # As in ExpertCache: what last_use is more than the access while only a copy beside the step filled the slot
 BESIDE = 1 << 48
-COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu")
+COUNTERS = ("uses", "hits", "fills", "transient_fills", "warm_fills", "on_cpu", "ahead_fills")
+AHEAD = COUNTERS.index("ahead_fills")
 
 Quota = Sequence[int] | Sequence[Sequence[int]]
 
@@ -100,10 +102,11 @@ class Placement:
     """Where the pairs of one layer's step run: the layer's experts, -1 where elsewhere.
 
     hits         [T, K] i32   experts that were in slots, which ``Residency.slot_of`` has
-    fills        [T, K] i32   those that are being fetched to the slots in ``slot_of`` [E] i32
+    fills        [T, K] i32   those that are being copied to the slots in ``slot_of`` [E] i32
     on_cpu       [T, K] i32   those that the CPU runs
     fetch, warm  [T*K, 2] i32 flat id and slot of what is fetched: waited for, and off the critical path
-    counts       [3] i32      rows of fetch, rows of warm, experts on the CPU
+    counts       [5] i32      rows of fetch, rows of warm, experts on the CPU; pairs of fills whose copies
+                              were begun ahead, and how many had been begun by then
     seen         [E] i32      one of the pairs of each expert
     """
 
@@ -131,7 +134,7 @@ class Placement:
             room(tokens, chosen),
             room(pairs, 2),
             room(pairs, 2),
-            torch.zeros(3, dtype=torch.int32, device=device),
+            torch.zeros(5, dtype=torch.int32, device=device),
             room(num_experts),
         )
 

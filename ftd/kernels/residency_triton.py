@@ -114,7 +114,7 @@ def _ranks(flat, its_score, is_unique, num_misses, score, misses, PAIRS: tl.cons
 def _residency(
     # pointers
     ids, slot_of, owner_of, last_use, score, clock, quota, counters,
-    hits, fills, fill_slots, on_cpu, fetch, warm, counts, seen,
+    hits, fills, fill_slots, on_cpu, fetch, warm, counts, seen, flights,
     x, weights, sent, words, to_on_cpu, to_weights, to_x,
     # sizes
     T, K, R, first_flat, owner_end, num_transient, num_quota, size, num_sizes, D, row,
@@ -122,7 +122,7 @@ def _residency(
     ids_stride, x_stride, weights_stride,
     # meta
     LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr, SENDS: tl.constexpr, TOKENS: tl.constexpr,
-    EARLY: tl.constexpr,
+    WARMS: tl.constexpr, LOOKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One access; outputs have K columns without gaps. ``words`` and ``to_*`` are addresses."""
     if EARLY:
@@ -139,8 +139,10 @@ def _residency(
     now = tl.load(clock + 1) + 1
     its_score = tl.load(score + flat, mask=routed, other=0) + tl.load(clock)
     slot = tl.load(slot_of + flat, mask=routed, other=-1)
-    tl.debug_barrier()  # all pairs of an expert have read its score
+    begin = tl.load(clock + 3)
     is_hit, is_miss = routed & (slot >= 0), routed & (slot < 0)
+    is_coming = is_hit & (tl.load(last_use + slot, mask=is_hit, other=0) > _BESIDE + begin)
+    tl.debug_barrier()  # all pairs of an expert have read its score and when its slot was used
     tl.store(score + flat, its_score, mask=is_first)
     tl.store(last_use + slot, now, mask=is_first & is_hit)
     tl.store(clock + 1, now)
@@ -157,7 +159,7 @@ def _residency(
         its_quota = quota + size * num_quota + tl.minimum(num_misses, num_quota - 1)
         share = tl.minimum(tl.maximum(tl.load(its_quota), 0), num_misses)
         wanted = share
-        if not LRU:
+        if WARMS:
             beside = tl.maximum(tl.load(its_quota + num_sizes * num_quota), 0)
             wanted = tl.minimum(share + beside, num_misses)
         if SENDS:  # noqa: SIM102  known to the compiler
@@ -169,7 +171,7 @@ def _residency(
                     pair, T, K, D, row, x_stride, weights_stride, TOKENS,
                 )  # fmt: skip
         placed = _victims(
-            owner_of, last_use, score, slot_of, now, tl.load(clock + 3), share, wanted, is_miss, rank, flat,
+            owner_of, last_use, score, slot_of, now, begin, share, wanted, is_miss, rank, flat,
             its_score, R, owner_end, LRU, SLOTS,
         )  # fmt: skip
     admitted = tl.sum((is_first & (placed >= 0)).to(tl.int32), axis=0)
@@ -179,9 +181,10 @@ def _residency(
     is_warm = is_miss & (rank >= share) & (placed >= 0)
     num_fetched = tl.sum((is_first & (place >= 0)).to(tl.int32), axis=0)
     # ---- store
-    tl.store(hits + pair, tl.where(is_hit, local, -1), mask=inside)
-    tl.store(fills + pair, tl.where(place >= 0, local, -1), mask=inside)
-    tl.store(fill_slots + local, place, mask=is_first & (place >= 0))
+    is_copied = (place >= 0) | is_coming
+    tl.store(hits + pair, tl.where(is_hit & (is_coming == 0), local, -1), mask=inside)
+    tl.store(fills + pair, tl.where(is_copied, local, -1), mask=inside)
+    tl.store(fill_slots + local, tl.where(is_coming, slot, place), mask=is_first & is_copied)
     tl.store(on_cpu + pair, tl.where(is_miss & (place < 0), local, -1), mask=inside)
     tl.store(fetch + 2 * rank, flat, mask=is_first & (place >= 0))
     tl.store(fetch + 2 * rank + 1, place, mask=is_first & (place >= 0))
@@ -192,6 +195,9 @@ def _residency(
     tl.store(counts, num_fetched)
     tl.store(counts + 1, num_warm)
     tl.store(counts + 2, num_misses - num_fetched)
+    if LOOKS:
+        tl.store(counts + 3, tl.sum(is_coming.to(tl.int32), axis=0))
+        tl.store(counts + 4, tl.load(flights))
     tl.store(counters, tl.load(counters) + num_unique)
     tl.store(counters + 1, tl.load(counters + 1) + num_unique - num_misses)
     tl.store(counters + 2, tl.load(counters + 2) + num_fetched - num_transient_used)
@@ -236,6 +242,8 @@ def access(
     num_transient: int = 0,
     owner_end: int | None = None,
     message: Message | None = None,
+    warms: bool = True,
+    flights: torch.Tensor | None = None,
 ) -> None:
     """Place the experts that one layer's step routes to and move residency on. Safe under capture.
 
@@ -244,6 +252,8 @@ def access(
     placement   of T tokens is written
     owner_end   slots of experts from this flat id on are no victims; None: all are
     message     goes to the CPU if it runs any of them; then there must be transient slots for all experts
+    warms       whether others than the quota says may be filled beside the step
+    flights     [3] i32      of ``look_ahead_triton``, if the layer was looked ahead to
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
@@ -264,7 +274,7 @@ def access(
     _residency[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
         state.counters, placement.hits, placement.fills, placement.slot_of, placement.on_cpu,
-        placement.fetch, placement.warm, placement.counts, placement.seen, *sending,
+        placement.fetch, placement.warm, placement.counts, placement.seen, flights, *sending,
         tokens, chosen, state.num_slots, first_flat,
         state.score.shape[0] if owner_end is None else owner_end, num_transient, state.quota.shape[2],
         size_of(tokens), NUM_SIZES,
@@ -272,5 +282,6 @@ def access(
         ids.stride(0), 0 if message is None else message.x.stride(0),
         0 if message is None else message.weights.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, SENDS=message is not None,
-        TOKENS=power_of_two(tokens), num_warps=warps, **early(ids),
+        TOKENS=power_of_two(tokens), WARMS=warms and policy != "lru", LOOKS=flights is not None,
+        num_warps=warps, **early(ids),
     )  # fmt: skip

@@ -13,10 +13,8 @@ from ftd.engine.expert_cache import NOWHERE, Clock, Counters, ExpertCache, Polic
 from ftd.errors import InvalidOption
 
 NUM_EXPERTS = 12
-ACCESSES = st.lists(
-    st.tuples(st.lists(st.integers(-1, NUM_EXPERTS - 1), max_size=8), st.integers(0, 5), st.booleans()),
-    max_size=60,
-)
+IDS = st.lists(st.integers(-1, NUM_EXPERTS - 1), max_size=8)
+ACCESSES = st.lists(st.tuples(IDS, st.integers(0, 5), st.none() | IDS, st.booleans()), max_size=60)
 
 
 class SlowCache:
@@ -30,6 +28,7 @@ class SlowCache:
         self.scores = dict.fromkeys(range(NUM_EXPERTS), 0)
         self.now = 0
         self.being_filled: set[int] = set()
+        self.coming: dict[int, int] = {}
 
     def cold(self, slot: int) -> int:
         owner = next((expert for expert, held in self.slots.items() if held == slot), None)
@@ -47,6 +46,8 @@ class SlowCache:
         busy = {slot for slot in where.values() if slot != NOWHERE}
         for slot in busy:
             self.used[slot] = self.now
+        self.coming = {e: where[e] for e in unique if where[e] in self.being_filled}
+        self.being_filled -= busy  # their copies are awaited
         misses = sorted(
             (e for e in unique if where[e] == NOWHERE), key=lambda expert: (-self.scores[expert], expert)
         )
@@ -76,6 +77,23 @@ class SlowCache:
                 fills.append((expert, slot))
         return where, fills, set(self.slots)
 
+    def look_ahead(self, ids: list[int]) -> tuple[int, int] | None:
+        """Return which expert gets which slot ahead of its use."""
+        missing = [e for e in ids if e >= 0 and e not in self.slots]
+        busy = {slot for slot, used in self.used.items() if used == self.now} | self.being_filled
+        free = sorted(set(range(self.num_slots)) - busy, key=lambda slot: (self.cold(slot), slot))
+        if self.policy == "lru" or not missing or not free:
+            return None
+        expert, slot = missing[0], free[0]
+        owner = next((other for other, held in self.slots.items() if held == slot), None)
+        if owner is not None:
+            if self.scores[expert] + self.clock.weight <= self.scores[owner]:
+                return None
+            del self.slots[owner]
+        self.slots[expert], self.used[slot] = slot, self.now
+        self.being_filled.add(slot)
+        return expert, slot
+
     def advance(self) -> None:
         shift = self.clock.advance()
         self.scores = {expert: score >> shift for expert, score in self.scores.items()}
@@ -91,7 +109,7 @@ class SlowCache:
     half_life=st.sampled_from([1, 2, 7]),
 )
 def test_every_access_follows_the_rules(
-    accesses: list[tuple[list[int], int, bool]],
+    accesses: list[tuple[list[int], int, list[int] | None, bool]],
     num_slots: int,
     policy: Policy,
     num_transient: int,
@@ -99,16 +117,19 @@ def test_every_access_follows_the_rules(
 ) -> None:
     cache = ExpertCache(NUM_EXPERTS, num_slots, policy, num_transient, half_life)
     model = SlowCache(num_slots, policy, num_transient, half_life)
-    for ids, quota, new_step in accesses:
+    for ids, quota, expected, new_step in accesses:
         got = cache.access(ids, quota)
         where, fills, resident = model.access(ids, quota)
         assert dict(zip(got.ids, got.slots, strict=True)) == where
         assert list(got.fills) == fills
+        assert dict(got.coming) == model.coming
         assert set(np.flatnonzero(cache.slot_of != NOWHERE).tolist()) == resident
         # No two experts of an access share a slot; what is only warmed runs on the CPU this time.
         taken = [slot for slot in got.slots if slot != NOWHERE] + [slot for _, slot in got.warm]
         assert len(set(taken)) == len(taken)
         assert all(where[expert] == NOWHERE for expert, _ in got.warm)
+        if expected is not None:
+            assert cache.look_ahead(expected) == model.look_ahead(expected)
         if new_step:
             cache.advance()
             model.advance()
@@ -158,6 +179,21 @@ def test_a_miss_on_the_cpu_warms_the_cache_if_its_score_is_high() -> None:
     assert cache.access([5], 0).warm == ((5, 0),)
     assert cache.access([5], 0).num_hits == 1
     assert cache.counters.miss_rate == 0.5
+
+
+def test_an_expert_that_is_looked_ahead_to_is_a_hit_that_is_coming() -> None:
+    cache = ExpertCache(8, 2, "decayed")
+    cache.access([0, 1], 2)
+    assert cache.look_ahead([4, 5]) is None, "both slots are in use"
+    cache.advance()
+    cache.access([1], 0)
+    assert cache.look_ahead([4, 5]) == (4, 0)
+    assert cache.look_ahead([5]) is None, "slots that are being filled are no victims"
+    access = cache.access([4], 0)
+    assert (access.num_hits, access.coming, access.num_misses) == (1, ((4, 0),), 0)
+    cache.advance()
+    assert cache.access([4], 0).coming == ()
+    assert cache.counters == Counters(uses=5, hits=3, fills=2, ahead_fills=1)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A pool of few slots against all experts resident: the same logits from any policy and number of slots."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,27 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     assert counters["uses"] == sum(counters[name] for name in ("hits", "fills", "transient"))
     if num_slots == 16:
         assert counters["hits"] == counters["uses"]
+    ahead = pool.counters()["ahead_fills"]
+    assert (ahead > 0) == (policy == "decayed" and 0 < num_slots < 16)
+    pool.set_ahead(99)  # no layer misses as many
+    run(model, [(0, [PROMPT[20]], 20)])
+    assert pool.counters()["ahead_fills"] == ahead
+    pool.close()
+
+
+@pytest.mark.parametrize(("policy", "looks"), [("decayed", True), ("lru", False)])
+def test_a_router_chooses_for_the_next_layer_too(oracle: tiny.Tiny, policy: str, looks: bool) -> None:
+    model, pool = build(oracle, 5, policy)
+    program = model.graph._runner._program
+    first, last = (op for op in program if isinstance(op, cuda_experts.Router))
+    layers = [op for op in program if isinstance(op, cuda_experts.CachedExperts)]
+    assert last.expected is None and [op.expected for op in layers] == [first.expected, None]
+    assert (first.expected is not None) == looks
+    if first.expected is not None:
+        assert first.expected.weight is last.product.weight
+        # What its options say of another choice is no use to it
+        other = replace(last, route=replace(last.route, options=("sigmoid", *last.route.options[1:])))
+        assert cuda_experts._is_alike(first, last) and not cuda_experts._is_alike(first, other)
     pool.close()
 
 

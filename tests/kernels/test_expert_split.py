@@ -52,6 +52,24 @@ MACHINES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("fetch_us", "misses"), [(52, 0), (100, 0), (186, 1), (230, 2), (300, 3), (10_000, 3)]
+)
+def test_a_copy_ahead_begins_beside_layers_that_hide_it(fetch_us: float, misses: int) -> None:
+    points = [
+        Point(
+            tokens=1,
+            misses=m,
+            fetched=0,
+            seconds=took * 1e-6,
+            fetch_seconds=m * fetch_us * 1e-6,
+            run_seconds=0.0,
+        )
+        for m, took in ((1, 90), (2, 150), (3, 230))
+    ]
+    assert tabulate(points, E).misses_ahead == misses
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_it_is_never_slower_than_the_best_forced_choice(name: str) -> None:
     machine = MACHINES[name]

@@ -10,7 +10,7 @@ from weights import random_matrix
 from ftd.kernels import rms_norm_ref, route_topk_ref
 from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.device_matrix import DeviceMatrix
-from ftd.kernels.router_triton import router
+from ftd.kernels.router_triton import Expected, router
 
 
 def run(
@@ -85,6 +85,51 @@ def test_equals_the_references(
     assert not weights[1].any()
     np.testing.assert_array_equal(ids[[0, 2]], wanted_ids[[0, 2]])
     np.testing.assert_allclose(weights[[0, 2]], wanted_weights[[0, 2]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_biased", [False, True])
+def test_chooses_for_the_next_layer_too(device: str, rng: np.random.Generator, is_biased: bool) -> None:
+    tokens, experts, width, chosen = 2, 24, 96, 3
+    options: dict[str, Any] = {"num_chosen": chosen, "scoring": "sigmoid" if is_biased else "softmax"}
+    x = rng.standard_normal((tokens, width), np.float32)
+    norm = rng.random(width, np.float32) + np.float32(0.5)
+    matrices = [random_matrix("f32", experts, width, rng) for _ in range(2)]
+    biases = [rng.standard_normal((2, experts), np.float32) if is_biased else None for _ in range(2)]
+    kv_index = np.array([0, 1], np.int32)
+    alone = [
+        run(device, x, norm, matrix, *((None,) if bias is None else (bias[0],)), kv_index,
+            bias=None if bias is None else bias[1], **options)
+        for matrix, bias in zip(matrices, biases, strict=True)
+    ]  # fmt: skip
+    placed = [
+        [
+            None if bias is None else torch.from_numpy(row).to(device)
+            for row in (bias if bias is not None else (0, 0))
+        ]
+        for bias in biases
+    ]
+    made = [
+        {
+            "logits": torch.full((tokens, experts), torch.nan, device=device),
+            "arrivals": torch.zeros(tokens, dtype=torch.int32, device=device),
+            "ids": torch.full((tokens, chosen), 77, dtype=torch.int32, device=device),
+            "weights": torch.full((tokens, chosen), torch.nan, device=device),
+        }
+        for _ in range(2)
+    ]
+    normed = torch.full((tokens, width), torch.nan, device=device)
+    first, second = (DeviceMatrix.upload([matrix], device) for matrix in matrices)
+    for _ in range(2):
+        router(
+            torch.from_numpy(x).to(device), (torch.from_numpy(norm).to(device), 1e-6), first, placed[0][0],
+            bias=placed[0][1], kv_index=torch.from_numpy(kv_index).to(device), normed=normed, **options,
+            **made[0], expected=Expected(second, *placed[1], **made[1]),
+        )  # fmt: skip
+    for out, wanted in zip(made, alone, strict=True):
+        for name, values in zip(("logits", "ids", "weights"), wanted, strict=False):
+            np.testing.assert_array_equal(out[name].cpu().numpy(), values)
+        assert not out["arrivals"].any()
+    np.testing.assert_array_equal(normed.cpu().numpy(), alone[0][3])
 
 
 def test_refuses_what_it_cannot_read(device: str, rng: np.random.Generator) -> None:
