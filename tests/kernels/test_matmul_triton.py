@@ -108,10 +108,21 @@ def test_norm_before_the_product(name: str, precision: str, rng: np.random.Gener
     assert_product(actual, rms_norm(x, norm_weight, 1e-2), weight, precision)
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 16])
+NEIGHBOURS = (
+    ("q4_0", "q4_0", "fast"), ("bf16", "q8_0", "fast"), ("q4_k", "bf16", "fast"), ("q4_0", "bf16", "f32"),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "precision"),
-    [("q4_0", "q4_0", "fast"), ("bf16", "q8_0", "fast"), ("q4_k", "bf16", "fast"), ("q4_0", "bf16", "f32")],
+    ("first", "second", "precision", "tokens"),
+    # Few tokens of one pair stand for those of the others where time counts
+    [
+        pytest.param(
+            *pair, tokens, marks=pytest.mark.slow if tokens > 1 and pair is not NEIGHBOURS[0] else ()
+        )
+        for pair in NEIGHBOURS
+        for tokens in (1, 3, 16)
+    ],
 )
 def test_a_norm_between_two_products(
     first: str, second: str, precision: str, tokens: int, rng: np.random.Generator, device: str
