@@ -110,10 +110,17 @@ def hf_settings(config: dict[str, Any]) -> dict[str, Json]:
         )
     if config.get("is_decoder"):
         raise Unsupported("a BERT model that is a decoder is not supported")
+    for name, known in (("prenorm", False), ("rotary_emb_interleaved", False), ("rotary_emb_fraction", 1)):
+        if config.get(name, known) != known:
+            raise Unsupported(f"{name} of config.json is not supported: {config[name]!r:.50}")
     eps, types = config.get("layer_norm_eps", 1e-12), config.get("type_vocab_size", 2)
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise InvalidCheckpoint(f"layer_norm_eps of config.json is no small number: {eps!r:.50}")
     if not isinstance(types, int) or isinstance(types, bool) or not 1 <= types <= 1024:
         raise InvalidCheckpoint(f"type_vocab_size of config.json is no number of types: {types!r:.50}")
-    default = "gelu" if config.get("model_type") == "bert" else "silu"
-    return {"layer_norm_eps": eps, "type_vocab_size": types, "hidden_act": config.get("hidden_act", default)}
+    known = "gelu" if config.get("model_type") == "bert" else "silu"
+    if config.get("hidden_act", known) != known:
+        raise Unsupported(
+            f"hidden_act of {config['model_type']} must be {known}: {config['hidden_act']!r:.50}"
+        )
+    return {"layer_norm_eps": eps, "type_vocab_size": types, "hidden_act": known}

@@ -46,6 +46,11 @@ def test_defaults_are_those_of_the_families() -> None:
     [
         ({"position_embedding_type": "relative_key"}, Unsupported, "relative_key"),
         ({"is_decoder": True}, Unsupported, "decoder"),
+        ({"hidden_act": "silu"}, Unsupported, "hidden_act of bert must be gelu: 'silu'"),
+        ({"model_type": "nomic_bert", "hidden_act": "gelu"}, Unsupported, "nomic_bert must be silu: 'gelu'"),
+        ({"prenorm": True}, Unsupported, "prenorm"),
+        ({"rotary_emb_interleaved": True}, Unsupported, "interleaved"),
+        ({"rotary_emb_fraction": 0.5}, Unsupported, "fraction"),
         ({"layer_norm_eps": 2}, InvalidCheckpoint, "layer_norm_eps"),
         ({"type_vocab_size": 0}, InvalidCheckpoint, "type_vocab_size"),
         ({"type_vocab_size": True}, InvalidCheckpoint, "type_vocab_size"),
