@@ -110,8 +110,8 @@ def hf_settings(config: dict[str, Any]) -> dict[str, Json]:
         )
     if config.get("is_decoder"):
         raise Unsupported("a BERT model that is a decoder is not supported")
-    for name, known in (("prenorm", False), ("rotary_emb_interleaved", False), ("rotary_emb_fraction", 1)):
-        if config.get(name, known) != known:
+    for name, neutral in (("prenorm", False), ("rotary_emb_interleaved", False), ("rotary_emb_fraction", 1)):
+        if config.get(name, neutral) != neutral:
             raise Unsupported(f"{name} of config.json is not supported: {config[name]!r:.50}")
     eps, types = config.get("layer_norm_eps", 1e-12), config.get("type_vocab_size", 2)
     if not isinstance(eps, float) or not 0 < eps < 1:
