@@ -14,7 +14,9 @@ import pytest
 from ftd.engine import model_config
 from ftd.engine.model import Model
 from ftd.engine.weights import Weights
-from tests.engine import peer, test_latent_gguf, tiny
+from ftd.ftw.import_gguf import import_gguf
+from ftd.ftw.sink import DirectorySink
+from tests.engine import hybrid, peer, test_hybrid, test_hybrid_checkpoints, test_latent_gguf, tiny
 from tests.engine.test_model import graph_class
 
 pytestmark = pytest.mark.slow
@@ -126,9 +128,35 @@ def ours(model: tiny.Tiny, ids: list[int]) -> np.ndarray[Any, Any]:
     table = np.arange(pages, dtype=np.int32)[None]
     lengths = np.array([0, len(ids)], np.int32)
     engine.run(np.array(ids, np.int32), places, places, lengths, lengths[1:].copy(), table, places)
-    wide = engine.logits.astype(np.float64)
-    top = wide.max(axis=1, keepdims=True)
-    return wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True))
+    return log_softmax(engine.logits.astype(np.float64))
+
+
+def log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    top = logits.max(axis=1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+
+
+def recurrent_settings(case: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a GGUF file of gated delta nets says besides what all files do."""
+    settings = {
+        "rope.dimension_count": int(values["head_dim"] * values["partial_rotary_factor"]),
+        "ssm.conv_kernel": values["linear_conv_kernel_dim"],
+        "ssm.state_size": values["linear_key_head_dim"],
+        "ssm.group_count": values["linear_num_key_heads"],
+        "ssm.time_step_rank": values["linear_num_value_heads"],
+        "ssm.inner_size": values["linear_num_value_heads"] * values["linear_value_head_dim"],
+        "attention.recurrent_layers": [kind == "linear_attention" for kind in hybrid.LAYERS],
+    }
+    if case != "qwen3_next":  # of text alone all channels turn by the same position
+        settings["rope.dimension_sections"] = [1, 1, 0, 0]
+    if case != "qwen3_5":
+        settings |= {
+            "expert_count": values["num_experts"],
+            "expert_used_count": values["num_experts_per_tok"],
+            "expert_feed_forward_length": values["moe_intermediate_size"],
+            "expert_shared_feed_forward_length": values["shared_expert_intermediate_size"],
+        }
+    return settings
 
 
 def assert_agree(program: Path, model: tiny.Tiny, folder: Path) -> None:
@@ -136,11 +164,16 @@ def assert_agree(program: Path, model: tiny.Tiny, folder: Path) -> None:
     windows = peer.logprobs(program, folder / "model.gguf", folder)
     assert len(windows) >= 2
     for ids, theirs in windows:
-        mine = ours(model, ids)[len(ids) // 2 : -1]
-        assert mine.shape == theirs.shape and np.ptp(theirs) > 1
-        seen = theirs > theirs.min(axis=1, keepdims=True)
-        assert np.abs(mine - theirs)[seen].max() <= TOLERANCE
-        assert (mine.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.98
+        assert_near(ours(model, ids), theirs)
+
+
+def assert_near(whole: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
+    """Compare the log-probabilities of a window with llama.cpp's of its second half."""
+    mine = whole[len(whole) // 2 : -1]
+    assert mine.shape == theirs.shape and np.ptp(theirs) > 1
+    seen = theirs > theirs.min(axis=1, keepdims=True)
+    assert np.abs(mine - theirs)[seen].max() <= TOLERANCE
+    assert (mine.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.98
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -203,3 +236,20 @@ def test_what_an_import_makes_of_settings(
     if case == "gpt_oss":
         imported.hyperparameters["rope_scaling"]["truncate"] = True
     assert_agree(program, imported, tmp_path)
+
+
+@pytest.mark.parametrize("case", hybrid.CASES)
+def test_recurrent_layers(case: str, program: Path, tmp_path: Path) -> None:
+    # llama.cpp has one size for the heads of keys and values
+    values, tensors, _ = test_hybrid_checkpoints.gguf_model(
+        case, linear_key_head_dim=16, linear_value_head_dim=16
+    )
+    model = tiny.Tiny(case, values, {}, None)
+    architecture = test_hybrid_checkpoints.ARCHITECTURES[case]
+    peer.write_gguf(model, architecture, tmp_path / "model.gguf", recurrent_settings(case, values), tensors)
+    sink = DirectorySink(tmp_path)
+    imported = import_gguf([tmp_path / "model.gguf"], sink)
+    engine = test_hybrid.build(test_hybrid_checkpoints.read(sink, imported), graph_class("cython"), None)
+    ids, theirs = peer.logprobs(program, tmp_path / "model.gguf", tmp_path)[0]
+    wide = test_hybrid.run(engine, [(0, ids, 0)])[0].astype(np.float64)
+    assert_near(log_softmax(wide), theirs)
