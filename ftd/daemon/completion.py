@@ -8,8 +8,8 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ from ftd.daemon.metrics import Metrics
 from ftd.daemon.modelinfo import ModelInfo
 from ftd.daemon.prompt import Prompt
 from ftd.engine.messages import Finished, Generate, Grammar, SamplingParams, Tokens
-from ftd.errors import EngineError, Unsupported
+from ftd.errors import EngineError, PromptTooLong, Unsupported
 
 logger = logging.getLogger(__name__)
 
@@ -95,26 +95,53 @@ class Completions:
         spec = LoadSpec(
             info=info, num_ctx=options.num_ctx, num_threads=options.num_thread, device=options.device
         )
-        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
-            model = await reading
-            load_ns = time.perf_counter_ns() - started_ns
-            if request.is_empty:
+        if request.is_empty:
+            async with self._manager.lease(spec, request.keep_alive_ns):
+                await reading
                 yield Done(reason="load")
-                return
-            prompt = await prompts.build(self._catalog, model, request, options, lease.context_tokens)
+            return
+        async with self._prompted(spec, request, options, reading) as (lease, model, prompt, leased_ns):
             if request.render_only:
                 yield RenderedPrompt(prompt.text)
                 return
             if grammar and not lease.runner.has_vocabulary:
                 lease.runner.teach(constraint.vocabulary(model.tokenizer))
             begin(len(prompt.ids))
-            run = _Run(model, request, options, grammar, prompt, lease, started_ns, load_ns)
+            run = _Run(model, request, options, grammar, prompt, lease, started_ns, leased_ns - started_ns)
             try:
                 async with aclosing(run.events()) as events:
                     async for event in events:
                         yield event
             finally:
                 run.count(self._metrics)
+
+    @asynccontextmanager
+    async def _prompted(
+        self, spec: LoadSpec, request: CompletionRequest, options: Options, reading: Awaitable[Model]
+    ) -> AsyncGenerator[tuple[Lease, Model, Prompt, int], None]:
+        """Hold an engine, and give the model, the prompt and when the engine was there.
+
+        A request that names no window takes the one that is loaded, unless it does not fit there.
+        """
+        wider: LoadSpec | None = None
+        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
+            leased_ns, model = time.perf_counter_ns(), await reading
+            try:
+                prompt = await prompts.build(self._catalog, model, request, options, lease.context_tokens)
+            except PromptTooLong:
+                wider = self._manager.wider(spec, lease.context_tokens)
+                if wider is None:
+                    raise
+            else:
+                if prompt.truncated_tokens or len(prompt.ids) + options.num_predict > lease.context_tokens:
+                    wider = self._manager.wider(spec, lease.context_tokens)
+                if wider is None:
+                    yield lease, model, prompt, leased_ns
+                    return
+        async with self._manager.lease(wider, request.keep_alive_ns) as lease:
+            leased_ns = time.perf_counter_ns()
+            prompt = await prompts.build(self._catalog, model, request, options, lease.context_tokens)
+            yield lease, model, prompt, leased_ns
 
 
 def _checked(info: ModelInfo, request: CompletionRequest) -> CompletionRequest:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from ftd.chat.tokenizer import Tokenizer
 from ftd.daemon import modelinfo
 from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
+from ftd.daemon.loaded import Lease
 from ftd.daemon.manager import ModelManager
 from ftd.engine.messages import Embed
 from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
@@ -38,11 +40,13 @@ class Embeddings:
         spec = LoadSpec(
             info=model.info, num_ctx=options.num_ctx, num_threads=options.num_thread, device=options.device
         )
-        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
-            load_ns = time.perf_counter_ns() - started_ns
-            if not request.inputs:
+        if not request.inputs:
+            async with self._manager.lease(spec, request.keep_alive_ns):
                 return EmbedResult(vectors=np.zeros((0, 0), np.float32))
-            ids = await asyncio.to_thread(_encode, model.tokenizer, request.inputs)
+        ids = await asyncio.to_thread(_encode, model.tokenizer, request.inputs)
+        begun_ns = time.perf_counter_ns()
+        async with self._leased(spec, request, max(map(len, ids))) as lease:
+            load_ns = time.perf_counter_ns() - begun_ns
             sequences, cut = _cut(ids, lease.context_tokens, request.truncate, model.tokenizer.add_eos)
             message = Embed(
                 request_id=lease.runner.next_request_id(), sequences=sequences, pooling=pooling_of(model)
@@ -56,6 +60,20 @@ class Embeddings:
             load_ns=load_ns,
             truncated_tokens=cut,
         )
+
+    @asynccontextmanager
+    async def _leased(
+        self, spec: LoadSpec, request: EmbedRequest, longest_tokens: int
+    ) -> AsyncGenerator[Lease, None]:
+        """Hold an engine; one with a larger window if a text needs it and the request names none."""
+        async with self._manager.lease(spec, request.keep_alive_ns) as lease:
+            window = lease.context_tokens
+            wider = self._manager.wider(spec, window) if longest_tokens > window else None
+            if wider is None:
+                yield lease
+                return
+        async with self._manager.lease(wider, request.keep_alive_ns) as lease:
+            yield lease
 
     async def run_legacy(self, request: EmbedRequest) -> EmbedResult:
         """Return the vector of ``/api/embeddings``: normalised unless BERT's kin does not ask for it."""

@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from ftd import log, units
+from msgspec.structs import replace
+
+from ftd import log, machine, units
 from ftd.config import Config
-from ftd.daemon.load_spec import LoadSpec, load_message
+from ftd.daemon.load_spec import LoadSpec, default_window, load_message
 from ftd.daemon.loaded import Lease, LoadedEngine, LoadedModel, Waiter
 from ftd.daemon.runner import Runner
 from ftd.daemon.spare import Runners
@@ -74,6 +76,16 @@ class ModelManager:
             yield Lease(engine.runner, self._window(engine, spec))
         finally:
             self._release(engine)
+
+    def wider(self, spec: LoadSpec, window_tokens: int) -> LoadSpec | None:
+        """Return ``spec`` with the window that a load for it alone would make, if that is a larger one.
+
+        For a request that names no window and does not fit the small one that somebody else asked for.
+        """
+        if spec.num_ctx is not None:
+            return None
+        window = default_window(spec.info, self._config.engine, machine.available_bytes())
+        return replace(spec, num_ctx=window) if window > window_tokens else None
 
     @staticmethod
     def _window(engine: LoadedEngine, spec: LoadSpec) -> int:

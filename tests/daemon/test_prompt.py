@@ -27,6 +27,33 @@ async def test_num_ctx_on_v1_sizes_the_window_and_none_reloads(daemon):
     assert await chat(num_ctx=4096) == (4096, pid)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": "x" * 900}]}),
+        ("/api/generate", {"prompt": "x" * 900}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 900}]}),
+        ("/v1/messages", {"messages": USER, "max_tokens": 600}),
+        ("/api/embed", {"input": ["b", "x" * 900]}),
+    ],
+)
+async def test_somebody_elses_small_window_is_no_limit(tmp_path, path, body):
+    """A request that names no window gets what it would have got alone; no weights are read for that."""
+    async with running(tmp_path) as daemon:
+        small = {"model": "tiny", "messages": USER, "stream": False, "options": {"num_ctx": 512}}
+        await daemon.json("/api/chat", small)
+        pid = daemon.services.manager.loaded()[0].pid
+        body = {"model": "tiny", "stream": False, **body}
+        answer = await daemon.json(path, body)
+        assert "truncated_tokens" not in answer
+        row = daemon.services.manager.loaded()[0]
+        assert (row.context_tokens, row.pid) == (4096, pid)
+        assert (await daemon.json("/api/chat", small))["done"]
+        # Who names a window keeps to it
+        answer = await daemon.post(path, body | {"options": {"num_ctx": 512}, "num_ctx": 512})
+        assert answer.status == 400 or path in ("/api/generate", "/v1/messages", "/api/embed")
+
+
 LONG = [
     {"role": "system", "content": "rule"},
     *({"role": "user", "content": f"{n}" * 40} for n in range(5)),

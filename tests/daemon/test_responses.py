@@ -257,7 +257,9 @@ async def test_a_client_that_reads_nothing_is_gone_after_a_while(monkeypatch):
         return response
 
     async with serving(handler) as (_, url):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1 << 16)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(url.rpartition(":")[2]), limit=1 << 16
+        )
         writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await asyncio.wait_for(returned.wait(), 60)
         assert not (await reader.read()).endswith(b"0\r\n\r\n"), "cut off, not ended"

@@ -169,7 +169,7 @@ async def test_client_8_what_can_fail_fails_before_the_headers(tmp_path):
         ({"format": {"type": "nonsense"}}, 400),
         ({"think": True}, 400),
         ({"tools": [tool(1)]}, 400),
-        ({"options": {"temperature": -5}}, 400),
+        ({"options": {"temperature": "hot"}}, 400),
     )
     async with running(tmp_path, fake_command(fail_load=["OutOfMemory", "too large"])) as daemon:
         body = {"model": "tiny", "messages": USER, "stream": True}
