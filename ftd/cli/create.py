@@ -29,7 +29,8 @@ _SIDE_PATTERNS = ("*.json", "*_Pooling/config.json", "chat_template.jinja", "tok
 def run(options: argparse.Namespace) -> int:
     """Create ``options.model`` from the Modelfile."""
     path = Path(options.file or "Modelfile")
-    modelfile = parse_modelfile(_read(path, bool(options.file)), str(path))
+    source = "standard input" if path == _STDIN else str(path)
+    modelfile = parse_modelfile(_read(path, bool(options.file)), source)
     for warning in modelfile.warnings:
         output.note(f"warning: {warning}")
     folder = Path.cwd() if path == _STDIN else path.resolve().parent

@@ -1,5 +1,7 @@
 """The REPL's ``/set``: what the person changes for this session."""
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 from ftd.chat.options import OPTIONS, parse_parameter
@@ -25,6 +27,7 @@ Available Commands:
   /set nothink           Disable thinking
 """
 _USAGE_PARAMETER = "Usage:\n  /set parameter <name> <value>\n\nParameters: "
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s|$)|\S+')
 _LEVELS = ("high", "medium", "low", "max")
 
 
@@ -62,17 +65,27 @@ def apply(session: Session, reader: "Reader", rest: str) -> None:
 
 
 def _parameter(session: Session, value: str) -> None:
-    name, *texts = value.split() or [""]
+    name, *texts = _WORD.findall(value) or [""]
     if not texts:
         print(_USAGE_PARAMETER + " ".join(sorted(OPTIONS)))
         return
     try:
-        parsed = [parse_parameter(name, text) for text in texts]
+        parsed = [parse_parameter(name, _unquoted(text)) for text in texts]
     except InvalidOption as exc:
         print(f'Couldn\'t set parameter: "{exc.message}"')
         return
     session.options[name] = parsed if OPTIONS.get(name) == "strings" else parsed[0]
     print(f"Set parameter '{name}' to '{', '.join(texts)}'")
+
+
+def _unquoted(text: str) -> str:
+    """Return a word without its quotes; inside of them blanks and JSON's escapes (``\\n``) are allowed."""
+    if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text[1:-1]
 
 
 def _system(session: Session, text: str) -> None:

@@ -380,6 +380,9 @@ def _store_layers(store: Store, draft: _Draft, recorder: _Recorder) -> list[tupl
         with recorder.new() as writer:
             writer.write(data)
             digest, size = writer.commit()
+        licenses = [layer.digest for layer, _ in layers if layer.media_type == info.MEDIA_LICENSE]
+        if media_type == info.MEDIA_LICENSE and digest in licenses:
+            continue  # a model's own Modelfile says again what is inherited
         layers.append((Descriptor(media_type, digest, size), digest not in existing))
     return layers
 

@@ -34,6 +34,12 @@ def session() -> Session:
             {"temperature": 0.5},
         ),
         ("parameter stop a b", "Set parameter 'stop' to 'a, b'", "options", {"stop": ["a", "b"]}),
+        (
+            r'parameter stop "a b" "\n" "x\d" "half',
+            r"""Set parameter 'stop' to '"a b", "\n", "x\d", "half'""",
+            "options",
+            {"stop": ["a b", "\n", r"x\d", '"half']},
+        ),
         ("parameter seed x", 'Couldn\'t set parameter: "invalid int value [x]"', "options", {}),
         ("parameter nope 1", "Couldn't set parameter: \"unknown parameter 'nope'\"", "options", {}),
         ("wordwrap", "Set 'wordwrap' mode.", "wordwrap", True),

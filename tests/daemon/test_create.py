@@ -131,7 +131,7 @@ async def test_from_a_model_merges_replaces_and_appends(store: Store, renderer: 
         model="n",
         **{"from": "m"},
         system="Say bye!",
-        license="Apache-2.0",
+        license=["MIT", "Apache-2.0"],  # as the Modelfile of m says: it is not there twice
         parameters={"temperature": 0.6, "top_p": 0.7},
         messages=[{"role": "user", "content": "new"}],
     )
