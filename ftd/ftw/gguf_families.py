@@ -12,7 +12,7 @@ them as is.
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders, latent, recurrent
+from ftd.ftw import encoders, gemma3, latent, recurrent
 from ftd.ftw.format import ENCODER_TYPES, Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_moe import MOE_FAMILIES
@@ -30,24 +30,6 @@ from ftd.ftw.gguf_parts import (
 )
 from ftd.ftw.gguf_shards import GgufModel
 
-
-def _gemma3(settings: Settings) -> dict[str, Json]:
-    layers = settings.integer("block_count", high=MAX_LAYERS)
-    hidden, heads = settings.integer("embedding_length"), settings.integer("attention.head_count")
-    head_dim = settings.integer("attention.key_length", 256)
-    pattern = settings.integer("attention.sliding_window_pattern", 6)
-    return {
-        "hidden_act": "gelu_pytorch_tanh",
-        "sliding_window": settings.integer("attention.sliding_window"),
-        "layer_types": [
-            "full_attention" if (index + 1) % pattern == 0 else "sliding_attention" for index in range(layers)
-        ],
-        # The file does not say it; the 27B model (62 layers) alone scales by hidden / heads.
-        "query_pre_attn_scalar": hidden // heads if layers == 62 else head_dim,
-        "rope_local_base_freq": settings.number("rope.freq_base_swa", 10000.0),
-    }
-
-
 FAMILIES: dict[str, Family] = {
     "llama": Family("llama", OUTER, (*TWO_NORMS, *attention(interleaved=True), *MLP), silu),
     "qwen2": Family("qwen2", OUTER, (*TWO_NORMS, *attention(biases=True), *MLP), silu),
@@ -59,7 +41,7 @@ FAMILIES: dict[str, Family] = {
         recurrent.gguf_settings(True, silu),
         recurrent=(*recurrent.NORMS, *recurrent.delta_net(False), *MLP),
     ),
-    "gemma3": Family("gemma3_text", OUTER, (*FOUR_NORMS, *attention(norms=True), *MLP), _gemma3),
+    "gemma3": Family("gemma3_text", OUTER, (*FOUR_NORMS, *attention(norms=True), *MLP), gemma3.settings),
     **encoders.FAMILIES,
 }
 
@@ -69,7 +51,8 @@ def family_of(model: GgufModel) -> tuple[Family, Settings]:
     architecture = model.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise InvalidGguf(f"general.architecture is not a string: {architecture!r:.50}")
-    settings = Settings(architecture, model.metadata, model.source)
+    metadata = gemma3.translated(model.metadata) if architecture == "gemma3" else model.metadata
+    settings = Settings(architecture, metadata, model.source)
     experts = model.metadata.get(f"{architecture}.expert_count", 0)
     if not isinstance(experts, int) or isinstance(experts, bool):
         raise InvalidGguf(f"{architecture}.expert_count is not an integer: {experts!r:.50}")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import expert_records, gguf_blocks, gguf_experts
+from ftd.ftw import expert_records, gemma3, gguf_blocks, gguf_experts
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.fused_rows import Run, rows_of, slabs
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
@@ -182,7 +182,7 @@ def _plan(
     known = {planned.info.name for planned in plan} | {"rope_freqs.weight"}
     known |= {name for banks in experts.values() for bank in banks for name in bank.names}
     unknown = [
-        name for name in model.source if name not in known and not _predicts_ahead(name, model, num_layers)
+        name for name in model.source if name not in known and not _has_no_use(name, model, num_layers)
     ]
     if unknown:
         raise InvalidGguf(
@@ -191,8 +191,10 @@ def _plan(
     return plan, experts
 
 
-def _predicts_ahead(name: str, model: GgufModel, num_layers: int) -> bool:
-    """Say whether a tensor belongs to the layers behind the last that only draft tokens; ftd has none."""
+def _has_no_use(name: str, model: GgufModel, num_layers: int) -> bool:
+    """Say whether a tensor reads pictures, or belongs to layers behind the last that only draft tokens."""
+    if name.startswith(gemma3.PICTURES) and gemma3.has_pictures(model.metadata):
+        return True
     match = _LAYER_TENSOR.fullmatch(name)
     return match is not None and num_layers <= int(match[1]) < num_layers + drafting_layers(model)
 
