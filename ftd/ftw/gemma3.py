@@ -1,6 +1,6 @@
 """Gemma 3 in GGUF files: llama.cpp's converter and Ollama's speak differently, and here is one language.
 
-Ollama's files have the pictures' tensors too (``v.…``, ``mm.…``) and leave out what all models have in common.
+Ollama's files have the pictures' tensors too (``v.…``, ``mm.…``) and leave out what all models share.
 Its first converter wrote a soft cap that no Gemma 3 has, and none tells how positions are scaled from 4B on.
 """
 
