@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHELL = [
-    path
-    for path in sorted((ROOT / "scripts").iterdir())
-    if path.is_file() and b"bash" in path.open("rb").readline()
-]
+FILES = sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file())
+SHELL = [path for path in FILES if path.read_bytes().startswith(b"#!/usr/bin/env bash")]
 
 
 @pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
