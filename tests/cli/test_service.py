@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ftd.cli import service
-
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> tuple[dict[str, str], Path, Path]:
@@ -49,13 +47,3 @@ def test_without_systemd_it_says_so(cli, systemd, tmp_path: Path) -> None:  # ty
     result = cli("service", "install", env=environment | {"PATH": str(tmp_path)})
     assert result.returncode == 1 and "systemctl not found" in result.stderr and not unit.exists()
     assert "not installed" in cli("service", "status", env=environment | {"PATH": str(tmp_path)}).stdout
-
-
-def test_the_unit_is_that_of_the_scripts_folder() -> None:
-    """But for comments and the command."""
-
-    def lines(text: str) -> list[str]:
-        return [line for line in text.splitlines() if line and not line.startswith(("#", "ExecStart"))]
-
-    shipped = (Path(__file__).parents[2] / "scripts" / "ftd.service").read_text()
-    assert lines(service.unit_text()) == lines(shipped)
