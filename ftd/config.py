@@ -269,7 +269,7 @@ SETTINGS: tuple[Setting, ...] = (
         "experts_policy",
         "FTD_EXPERTS_POLICY",
         _text,
-        "which experts stay on the device: ftd, lru or paper",
+        f"which experts stay on the device: {choices.listed(choices.EXPERTS_POLICIES)}",
         words=choices.EXPERTS_POLICIES,
     ),
 )

@@ -99,6 +99,7 @@ def _experts(
         whole_layers=policy.is_paper,
         overlaps=policy.overlaps,
         staged_layers=needs.staged_layers,
+        looks_ahead=policy.looks_ahead,
     )
     return ExpertSlots(config, MAX_PLACED_ROWS, num_chosen, device, kept)
 

@@ -17,17 +17,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     residency: which stay in slots. is_paper: FreeToken as described, the baseline: misses are split by the
     rates of copying and of reading, not as measured, and prompts copy whole layers, not what is missing.
-    overlaps: copies run beside what computes.
+    overlaps: copies run beside what computes. looks_ahead: decode copies what the next layer is expected to
+    miss.
     """
 
     residency: expert_cache.Policy
     is_paper: bool = False
     overlaps: bool = True
+    looks_ahead: bool = False
 
 
-_FTD, _LRU, _PAPER = EXPERTS_POLICIES
+_FTD, _AHEAD, _LRU, _PAPER = EXPERTS_POLICIES
 POLICIES = {
     _FTD: Policy(residency="decayed"),
+    _AHEAD: Policy(residency="decayed", looks_ahead=True),
     _LRU: Policy(residency="lru"),
     _PAPER: Policy(residency="lru", is_paper=True),
     # to measure what overlapping is worth; no setting names it

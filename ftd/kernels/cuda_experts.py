@@ -193,7 +193,7 @@ class CachedExperts(Experts):
             next_ids = None if expected is None else expected.ids[:num]
             placement = pool.place(self.row, x, ids, weights, next_ids)
             self._compute(x, placement.hits, weights, self.bank, out, self.add)
-            pool.join(placement)
+            pool.join()
             fetched = DeviceBank(self.bank.layer, self.bank.matrices, placement.slot_of)
             self._compute(x, placement.fills, weights, fetched, out, True)
             pool.collect(self.row, out, placement, self.scale)

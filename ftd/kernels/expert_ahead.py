@@ -4,31 +4,37 @@ import torch
 
 from ftd.kernels.expert_places import PoolConfig
 from ftd.kernels.fill_triton import SHALLOW, fill
-from ftd.kernels.look_ahead_triton import await_copies, look_ahead
+from ftd.kernels.look_ahead_triton import look_ahead
 from ftd.kernels.residency_state import Placement, Residency
+from ftd.kernels.side_stream import wait_for
 
 
 class ExpertsAhead:
-    """Copies one expert of the next layer at a time; each layer has a row of its own, which the copy reads.
+    """Copies an expert of the next layer. Each layer has a row of its own, which its copy reads.
 
-    flights [3] i32, as ``look_ahead_triton`` has them
+    least [1] i32: misses of a layer that is long enough
     """
 
     def __init__(self, config: PoolConfig, device: str) -> None:
         self._config = config
         self._rows = torch.zeros((config.num_layers, 1, 2), dtype=torch.int32, device=device)
         self._counts = torch.zeros((config.num_layers, 1), dtype=torch.int32, device=device)
-        self.flights = torch.zeros(3, dtype=torch.int32, device=device)
-        self._programs, _ = SHALLOW
+        self.least = torch.zeros(1, dtype=torch.int32, device=device)
         self._row: int | None = None
         self._chosen: torch.cuda.Event | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def expects(self, row: int) -> bool:
         """Return whether layer ``row`` was looked ahead to; the current stream waits for what was chosen."""
         if row != self._row:
             return False
-        self.await_choice()
+        wait_for(self._chosen)
         return True
+
+    @property
+    def copied(self) -> torch.cuda.Event | None:
+        """The end of the copy that was begun last."""
+        return self._copied
 
     def choose(self, state: Residency, row: int, ids: torch.Tensor | None, before: Placement) -> None:
         """Choose what is copied for layer ``row``, which is expected to choose ``ids`` [T, K]; None: nothing.
@@ -39,24 +45,14 @@ class ExpertsAhead:
         if ids is None:
             return
         first = row * self._config.num_experts
-        its = self._rows[row], self._counts[row]
-        look_ahead(state, ids, first, before, self.flights, self._programs, *its)
-        if ids.is_cuda:
-            self._chosen = torch.cuda.current_stream().record_event()
-
-    def await_choice(self) -> None:
-        """Let the current stream wait for what was chosen last."""
-        if self._chosen is not None:
-            torch.cuda.current_stream().wait_event(self._chosen)
+        look_ahead(state, ids, first, before, self.least, self._rows[row], self._counts[row])
+        self._chosen = torch.cuda.current_stream().record_event() if ids.is_cuda else None
 
     def copy(self, bases: torch.Tensor, slots: torch.Tensor) -> None:
         """Copy what was chosen last, if something was to be."""
         if self._row is None:
             return
-        self.await_choice()
+        wait_for(self._chosen)
         its, config = (self._rows[self._row], self._counts[self._row]), self._config
-        fill(*its, bases, slots, config.num_experts, config.record_bytes, SHALLOW, self.flights)
-
-    def wait(self, placement: Placement) -> None:
-        """Let the current stream wait for those of a layer's hits that are still under way."""
-        await_copies(placement.counts, self.flights, self._programs)
+        fill(*its, bases, slots, config.num_experts, config.record_bytes, SHALLOW)
+        self._copied = torch.cuda.current_stream().record_event() if slots.is_cuda else None

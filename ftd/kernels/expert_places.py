@@ -15,7 +15,8 @@ class PoolConfig:
     of m misses are fetched, the others run on the processor. weights: what a use adds to a score at each age,
     epoch_half_lives: after how many half-lives scores are shifted, both as ``expert_cache.Clock`` has them.
     policy: lru or decayed. whole_layers: prompts copy all. overlaps: copies run beside what computes.
-    staged_layers: 2, or 1 where the copy of a layer waits for the one before it.
+    staged_layers: 2, or 1 where the copy of a layer waits for the one before it. looks_ahead: decode copies
+    an expert of the next layer beside a layer.
     """
 
     num_layers: int
@@ -29,6 +30,7 @@ class PoolConfig:
     whole_layers: bool = False
     overlaps: bool = True
     staged_layers: int = 2
+    looks_ahead: bool = False
 
     @property
     def num_staged(self) -> int:

@@ -113,7 +113,7 @@ class _Layers:
         x, weights, out = self._inputs[tokens]
         for row, ids in enumerate(self._ids[tokens]):
             placement = self._pool.place(row, x, ids, weights)
-            self._pool.join(placement)
+            self._pool.join()
             fetched = DeviceBank(row, self._bank.matrices, placement.slot_of)
             expert_ffn_into(
                 x,

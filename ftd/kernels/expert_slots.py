@@ -39,7 +39,7 @@ from ftd.kernels.host_lock import HostLocks, needs_locks
 from ftd.kernels.quant import BankMatrix, ExpertBank
 from ftd.kernels.residency_state import COUNTERS, Message, Placement, Quota, Residency
 from ftd.kernels.residency_triton import MAX_PAIRS, access, advance
-from ftd.kernels.side_stream import beside
+from ftd.kernels.side_stream import beside, wait_for
 
 # How long the card waits for the workers: with the step's own time an error is there within 2 s.
 WORKER_WAIT_S = 1.5
@@ -88,7 +88,7 @@ class ExpertSlots:
         self._copies, self._warm_copies = (torch.cuda.Stream() if overlaps else None for _ in range(2))
         self._fetched: torch.cuda.Event | None = None
         self._ahead = ExpertsAhead(config, device)
-        self._was_expected = False
+        self._arrived: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
         self.prompts: PromptShare | None = None
         self._max_looks = MAX_LOOKS
@@ -180,8 +180,8 @@ class ExpertSlots:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether layers can be looked ahead to; known when all banks are there."""
-        return self.config.policy == "decayed" and self.is_locked and self.config.num_slots > 0
+        """Whether layers are looked ahead to; known when all banks are there."""
+        return self.config.looks_ahead and self.is_locked and self.config.num_slots > 0
 
     def place(
         self,
@@ -199,10 +199,11 @@ class ExpertSlots:
         config, tokens, ahead = self.config, ids.shape[0], self._ahead
         placement = self._placement(tokens, row)
         message = None if self.mailbox is None else Message(self.mailbox, x, weights, row)
-        self._was_expected = was_expected = ahead.expects(row)
+        was_expected = ahead.expects(row)
+        self._arrived = ahead.copied if was_expected else None
         access(
             self.state, ids, row * config.num_experts, placement, config.policy, config.num_staged,
-            message=message, warms=not was_expected, flights=ahead.flights if was_expected else None,
+            message=message, warms=not was_expected,
         )  # fmt: skip
         with beside(self._copies):
             self._fill(placement.fetch, placement.counts[0:1])
@@ -210,21 +211,16 @@ class ExpertSlots:
             ahead.choose(self.state, row + 1, expected, placement)
         # Not before the next layer's fetches: no slot that is filled here is a victim in this step
         with beside(self._warm_copies):
-            self._await_fetched()
+            wait_for(self._fetched)
             ahead.copy(self._bases, self._slots)
             if self.mailbox is not None and not was_expected:
                 self._fill(placement.warm, placement.counts[1:2], SHALLOW)
         return placement
 
-    def join(self, placement: Placement) -> None:
-        """Let the current stream wait for what it needs of the layer that was placed last."""
-        self._await_fetched()
-        if self._was_expected:
-            self._ahead.wait(placement)
-
-    def _await_fetched(self) -> None:
-        if self._fetched is not None:
-            torch.cuda.current_stream().wait_event(self._fetched)
+    def join(self) -> None:
+        """Let the current stream wait for the copies that the layer needs which was placed last."""
+        wait_for(self._fetched)
+        wait_for(self._arrived)
 
     def collect(self, row: int, out: torch.Tensor, placement: Placement, scale: float) -> None:
         """Add scale * what the processor computed to ``out``; after the last layer nothing is under way."""
@@ -251,7 +247,7 @@ class ExpertSlots:
 
     def set_ahead(self, misses: int) -> None:
         """Say how many misses a layer has at least, beside which one expert of the next is copied."""
-        self._ahead.flights[2] = misses
+        self._ahead.least.fill_(misses)
 
     def share_prompts(self, share: Share | None) -> None:
         """Say how many experts of long steps run on the processor; None: none do."""
@@ -297,9 +293,7 @@ class ExpertSlots:
 
     def await_layer(self, row: int) -> None:
         """Let the current stream wait until the layer's experts are staged."""
-        event = self._staged.pop(row)
-        if event is not None:
-            torch.cuda.current_stream().wait_event(event)
+        wait_for(self._staged.pop(row))
 
     def share(
         self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, uses: torch.Tensor

@@ -12,25 +12,25 @@ import triton.language as tl
 from ftd.kernels.shapes import expect
 
 # Programs, and words of each that are under way at once. Both reach 51 GB/s on an H200, whose copy engine has
-# 55. A deep fill gets more of PCIe and memory than what else reads them: it is slower by nothing beside 15
-# cores that read, a shallow one by a quarter. But every other read of the card waits behind it: a look at
-# the mailbox takes 12.7 us beside a deep fill, 2.3 beside a shallow one, 1.3 alone.
+# 55. Every other read of the card waits behind a fill: a look at the mailbox takes 12.7 us beside a deep one,
+# 5.5 beside a shallow one, 1.3 alone. With half as many words, 2.3 us, but 38 GB/s beside 15 cores that read:
+# where steps wait for such fills, decode of 30b-a3b in bf16 takes 15 % longer.
 Depth = tuple[int, int]
 DEEP: Depth = (32, 2048)
-SHALLOW: Depth = (16, 1024)
+SHALLOW: Depth = (16, 2048)
 WORD_BYTES = 8
 
 
 @triton.jit
 def _fill(
     # pointers
-    rows, count, bases, slots, flights,
+    rows, count, bases, slots,
     # sizes
     E, record_words,
     # strides
     slot_words,
     # meta
-    BLOCK: tl.constexpr, COUNTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Copy record ``flat`` to ``slot`` for each of count rows; programs share the blocks of all records."""
     per_record = tl.cdiv(record_words, BLOCK)
@@ -45,9 +45,6 @@ def _fill(
         word = block % per_record * BLOCK + tl.arange(0, BLOCK)
         words = tl.load(source + word, mask=word < record_words)
         tl.store(slots + slot.to(tl.int64) * slot_words + word, words, mask=word < record_words)
-    if COUNTS and num_blocks > 0:
-        tl.debug_barrier()  # every thread's words come before what says so
-        tl.atomic_add(flights + 1, 1, sem="release", scope="gpu")
 
 
 def fill(
@@ -58,7 +55,6 @@ def fill(
     num_experts: int,
     record_bytes: int,
     depth: Depth = DEEP,
-    flights: torch.Tensor | None = None,
 ) -> None:
     """Copy expert records from host memory into slots. Safe under capture.
 
@@ -66,7 +62,6 @@ def fill(
     bases   [L] i64      address of each layer's first record, in host memory that is pinned
     slots   [R, S] u8    S >= record_bytes; both are multiples of 16
     depth                DEEP where a step waits for it, SHALLOW where others should not wait
-    flights  [3] i32     each program that ends adds 1 to the second, if anything is copied
     E = num_experts of a layer; flat id = layer * E + expert.
     """
     expect("rows", rows, "int32", ("N", 2))
@@ -82,11 +77,9 @@ def fill(
         count,
         bases,
         slots.view(torch.int64),
-        flights,
         num_experts,
         record_bytes // WORD_BYTES,
         slots.stride(0) // WORD_BYTES,
         BLOCK=words,
-        COUNTS=flights is not None,
         num_warps=8,
     )

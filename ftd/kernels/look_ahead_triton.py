@@ -1,29 +1,25 @@
 """Looking ahead on a GPU: an expert that a layer will miss is copied while the layer before computes.
 
-    router of layer l      also chooses by the next layer's weights: what that is expected to need
-    look_ahead             beside the step, behind layer l's residency: one expert, a slot for it
-    fill                   copies it, and adds to ``flights`` what it has done
-    await_copies           layer l + 1: its hits that are still under way have arrived
+    router of layer l   also chooses by the next layer's weights: what that is expected to need
+    look_ahead          beside the step, behind layer l's residency: an expert, and a slot for it
+    fill                copies it, and layer l + 1 waits for it before it computes what it copies itself
 
-``ftd.engine.expert_cache.ExpertCache.look_ahead`` is the definition; both agree in every integer. One copy is
-under way at a time, and none begins beside a layer that is too short to hide it: the next one would wait.
+``ftd.engine.expert_cache.ExpertCache.look_ahead`` is the definition; both agree in every integer. Nothing is
+copied beside a layer that is too short to hide it: the next one would wait, whether it needs it or not. (A
+kernel that looks whether the copy has arrived cannot wait instead: nothing promises that the copy has begun.)
 
 Of two small trained models (37 % of the experts in slots) the next layer's router finds 65 and 73 % of the
 misses in what the layer before knows, and 45 and 63 % of the misses that it names come true; what the token
 before chose finds 3 and 4 %. Two layers ahead it finds 56 and 66 %. The norm of the layer before does as well
 as the next one's own, and the router's order is better than the order of scores.
-
-flights  [3] i32   copies that have begun, programs that have ended, misses of a layer that is long enough
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ftd.kernels import interpreter  # noqa: F401  loops up to computed bounds need it
-from ftd.kernels.early_triton import early
 from ftd.kernels.residency_state import AHEAD, BESIDE, Placement, Residency
 from ftd.kernels.shapes import expect, expect_range, power_of_two
 
@@ -36,9 +32,9 @@ _NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
 @triton.jit(do_not_specialize=["T", "first_flat"])
 def _look_ahead(
     # pointers
-    ids, slot_of, owner_of, last_use, score, clock, counters, counts, flights, row, count,
+    ids, slot_of, owner_of, last_use, score, clock, counters, counts, least, row, count,
     # sizes
-    T, K, R, first_flat, num_programs,
+    T, K, R, first_flat,
     # strides
     ids_stride,
     # meta
@@ -64,11 +60,9 @@ def _look_ahead(
     found = tl.min(tl.where(key == coldest, (slot.to(tl.int64) << 32) + owner + 1, _NEVER), axis=0)
     victim, old = (found >> 32).to(tl.int32), (found & 0xFFFFFFFF).to(tl.int32) - 1
     # ---- store
-    begun = tl.load(flights)
-    is_idle = tl.load(flights + 1) == begun * num_programs
-    is_long = tl.load(counts) + tl.load(counts + 2) >= tl.load(flights + 2)
+    is_long = tl.load(counts) + tl.load(counts + 2) >= tl.load(least)
     is_hotter = (old < 0) | (tl.load(score + expert) + tl.load(clock) > coldest)
-    begins = is_idle & is_long & (best < PAIRS) & (coldest != _NEVER) & is_hotter
+    begins = is_long & (best < PAIRS) & (coldest != _NEVER) & is_hotter
     tl.store(slot_of + old, -1, mask=begins & (old >= 0))
     tl.store(slot_of + expert, victim, mask=begins)
     tl.store(owner_of + victim, expert, mask=begins)
@@ -76,7 +70,6 @@ def _look_ahead(
     tl.store(row, expert, mask=begins)
     tl.store(row + 1, victim, mask=begins)
     tl.store(count, begins.to(tl.int32))
-    tl.store(flights, begun + begins.to(tl.int32))
     tl.store(counters + _AHEAD, tl.load(counters + _AHEAD) + begins.to(tl.int64))
 
 
@@ -85,8 +78,7 @@ def look_ahead(
     ids: torch.Tensor,
     first_flat: int,
     placement: Placement,
-    flights: torch.Tensor,
-    num_programs: int,
+    least: torch.Tensor,
     row: torch.Tensor,
     count: torch.Tensor,
 ) -> None:
@@ -96,38 +88,17 @@ def look_ahead(
                                T * K is at most MAX_PAIRS
     first_flat                 flat id of the layer's expert 0
     placement                  of the layer before
-    flights       [3] i32      num_programs are those of each copy
+    least         [1] i32      misses, fetched or on the CPU, of a layer that is long enough
     row, count    [1, 2] i32, [1] i32   written: flat id and slot, and 1, or 0 if nothing is copied
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
-    expect("flights", flights, "int32", (3,))
+    expect("least", least, "int32", (1,))
     expect("row", row, "int32", (1, 2))
     expect_range("pairs", tokens * chosen, tokens * chosen, 1, MAX_PAIRS)
     slots = power_of_two(max(state.num_slots, 1))
     _look_ahead[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.counters,
-        placement.counts, flights, row, count,
-        tokens, chosen, state.num_slots, first_flat, num_programs, ids.stride(0),
+        placement.counts, least, row, count, tokens, chosen, state.num_slots, first_flat, ids.stride(0),
         PAIRS=power_of_two(tokens * chosen), SLOTS=slots, num_warps=max(4, min(32, slots // 512)),
     )  # fmt: skip
-
-
-@triton.jit
-def _await_copies(counts, flights, num_programs, EARLY: tl.constexpr):
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
-    wanted = tl.load(counts + 4) * num_programs
-    if tl.load(counts + 3) != 0:
-        ended = tl.atomic_add(flights + 1, 0, sem="acquire", scope="gpu")
-        while ended - wanted < 0:
-            ended = tl.atomic_add(flights + 1, 0, sem="acquire", scope="gpu")
-
-
-def await_copies(counts: torch.Tensor, flights: torch.Tensor, num_programs: int) -> None:
-    """Wait for the copies, of num_programs each, that a layer's hits need. Safe under capture.
-
-    counts [5] i32: of its ``Placement``.
-    """
-    _await_copies[(1,)](counts, flights, num_programs, num_warps=1, **early(flights))

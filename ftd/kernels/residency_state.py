@@ -105,8 +105,7 @@ class Placement:
     fills        [T, K] i32   those that are being copied to the slots in ``slot_of`` [E] i32
     on_cpu       [T, K] i32   those that the CPU runs
     fetch, warm  [T*K, 2] i32 flat id and slot of what is fetched: waited for, and off the critical path
-    counts       [5] i32      rows of fetch, rows of warm, experts on the CPU; pairs of fills whose copies
-                              were begun ahead, and how many had been begun by then
+    counts       [3] i32      rows of fetch, rows of warm, experts on the CPU
     seen         [E] i32      one of the pairs of each expert
     """
 
@@ -134,7 +133,7 @@ class Placement:
             room(tokens, chosen),
             room(pairs, 2),
             room(pairs, 2),
-            torch.zeros(5, dtype=torch.int32, device=device),
+            torch.zeros(3, dtype=torch.int32, device=device),
             room(num_experts),
         )
 

@@ -114,7 +114,7 @@ def _ranks(flat, its_score, is_unique, num_misses, score, misses, PAIRS: tl.cons
 def _residency(
     # pointers
     ids, slot_of, owner_of, last_use, score, clock, quota, counters,
-    hits, fills, fill_slots, on_cpu, fetch, warm, counts, seen, flights,
+    hits, fills, fill_slots, on_cpu, fetch, warm, counts, seen,
     x, weights, sent, words, to_on_cpu, to_weights, to_x,
     # sizes
     T, K, R, first_flat, owner_end, num_transient, num_quota, size, num_sizes, D, row,
@@ -122,7 +122,7 @@ def _residency(
     ids_stride, x_stride, weights_stride,
     # meta
     LRU: tl.constexpr, PAIRS: tl.constexpr, SLOTS: tl.constexpr, SENDS: tl.constexpr, TOKENS: tl.constexpr,
-    WARMS: tl.constexpr, LOOKS: tl.constexpr, EARLY: tl.constexpr,
+    WARMS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One access; outputs have K columns without gaps. ``words`` and ``to_*`` are addresses."""
     if EARLY:
@@ -195,9 +195,6 @@ def _residency(
     tl.store(counts, num_fetched)
     tl.store(counts + 1, num_warm)
     tl.store(counts + 2, num_misses - num_fetched)
-    if LOOKS:
-        tl.store(counts + 3, tl.sum(is_coming.to(tl.int32), axis=0))
-        tl.store(counts + 4, tl.load(flights))
     tl.store(counters, tl.load(counters) + num_unique)
     tl.store(counters + 1, tl.load(counters + 1) + num_unique - num_misses)
     tl.store(counters + 2, tl.load(counters + 2) + num_fetched - num_transient_used)
@@ -243,7 +240,6 @@ def access(
     owner_end: int | None = None,
     message: Message | None = None,
     warms: bool = True,
-    flights: torch.Tensor | None = None,
 ) -> None:
     """Place the experts that one layer's step routes to and move residency on. Safe under capture.
 
@@ -253,7 +249,6 @@ def access(
     owner_end   slots of experts from this flat id on are no victims; None: all are
     message     goes to the CPU if it runs any of them; then there must be transient slots for all experts
     warms       whether others than the quota says may be filled beside the step
-    flights     [3] i32      of ``look_ahead_triton``, if the layer was looked ahead to
     """
     tokens, chosen = ids.shape
     expect("ids", ids, "int32", ("T", "K"))
@@ -274,7 +269,7 @@ def access(
     _residency[(1,)](
         ids, state.slot_of, state.owner_of, state.last_use, state.score, state.clock, state.quota,
         state.counters, placement.hits, placement.fills, placement.slot_of, placement.on_cpu,
-        placement.fetch, placement.warm, placement.counts, placement.seen, flights, *sending,
+        placement.fetch, placement.warm, placement.counts, placement.seen, *sending,
         tokens, chosen, state.num_slots, first_flat,
         state.score.shape[0] if owner_end is None else owner_end, num_transient, state.quota.shape[2],
         size_of(tokens), NUM_SIZES,
@@ -282,6 +277,5 @@ def access(
         ids.stride(0), 0 if message is None else message.x.stride(0),
         0 if message is None else message.weights.stride(0),
         LRU=policy == "lru", PAIRS=pairs, SLOTS=slots, SENDS=message is not None,
-        TOKENS=power_of_two(tokens), WARMS=warms and policy != "lru", LOOKS=flights is not None,
-        num_warps=warps, **early(ids),
+        TOKENS=power_of_two(tokens), WARMS=warms and policy != "lru", num_warps=warps, **early(ids),
     )  # fmt: skip

@@ -11,3 +11,9 @@ def beside(stream: torch.cuda.Stream | None) -> contextlib.AbstractContextManage
         return contextlib.nullcontext()
     stream.wait_stream(torch.cuda.current_stream())
     return torch.cuda.stream(stream)
+
+
+def wait_for(event: torch.cuda.Event | None) -> None:
+    """Let the current stream wait for ``event``, if there is one."""
+    if event is not None:
+        torch.cuda.current_stream().wait_event(event)

@@ -17,6 +17,7 @@ COUNTS = {
     "hits": 60,
     "fills": 10,
     "warm_fills": 5,
+    "ahead_fills": 7,
     "transient_fills": 3,
     "staged": 16,
     "on_cpu": 25,
@@ -42,12 +43,16 @@ class FakePool:
         self.quotas: list[tuple[Any, Any]] = []
         self.processor: tuple[Any, ...] | None = None
         self.shares: list[Any] = []
+        self.ahead: list[int] = []
 
     def use_processor(self, *arguments: Any) -> None:
         self.processor = arguments
 
     def set_quota(self, quota: Any, warm: Any = None) -> None:
         self.quotas.append((quota, warm))
+
+    def set_ahead(self, misses: int) -> None:
+        self.ahead.append(misses)
 
     def share_prompts(self, share_of: Any) -> None:
         self.shares.append(share_of)
@@ -274,10 +279,10 @@ def test_what_the_pool_counted_in_bytes() -> None:
         "expert_slots": 9,
         "expert_reads": 100,
         "expert_hits": 60,
-        "expert_fills": 15,
+        "expert_fills": 22,
         "expert_transient_fills": 3,
         "experts_on_cpu": 25,
-        "expert_copied_bytes": (10 + 5 + 3 + 16) * 1000,
+        "expert_copied_bytes": (10 + 5 + 7 + 3 + 16) * 1000,
         "expert_cpu_bytes": (25 + 4) * 1000,
         "expert_cpu_ns": 77,
         "expert_split": [1, 2],

@@ -56,8 +56,8 @@ def test_a_part_of_all_experts_is_kept_though_more_would_fit() -> None:
         all_fit(NEEDS, NEEDS.num_bytes, 1.5)
 
 
-def test_a_policy_is_one_of_four() -> None:
-    names = ("ftd", "lru", "paper", "serial")
+def test_a_policy_is_one_of_five() -> None:
+    names = ("ftd", "ahead", "lru", "paper", "serial")
     assert [expert_plan.policy(name) for name in names] == list(expert_plan.POLICIES.values())
-    with pytest.raises(InvalidOption, match="policy of experts must be ftd, lru, paper, serial: 'mru'"):
+    with pytest.raises(InvalidOption, match="must be ftd, ahead, lru, paper, serial: 'mru'"):
         expert_plan.policy("mru")

@@ -52,14 +52,17 @@ def texts(serving: Serving, max_tokens: int) -> list[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_slots", "experts"), [(4, "split=0.5"), (0, "cpu"), (16, "fill")])
+@pytest.mark.parametrize(
+    ("num_slots", "experts", "policy"),
+    [(4, "split=0.5", "ftd"), (4, "split=0.5", "ahead"), (0, "cpu", "ftd"), (16, "fill", "ftd")],
+)
 def test_greedy_texts_are_those_of_the_processor(
-    load: Load, monkeypatch: pytest.MonkeyPatch, num_slots: int, experts: str
+    load: Load, monkeypatch: pytest.MonkeyPatch, num_slots: int, experts: str, policy: str
 ) -> None:
     processor = Serving(load)
     expected = texts(processor, NUM_TOKENS)
     processor.close()
-    card = start(load, monkeypatch, num_slots, experts)
+    card = start(msgspec.structs.replace(load, experts_policy=policy), monkeypatch, num_slots, experts)
     if experts == "split=0.5":
         card.engine.model.graph._runner.pad()  # as a card does it: padding has no experts
     assert texts(card, NUM_TOKENS) == expected
@@ -68,6 +71,7 @@ def test_greedy_texts_are_those_of_the_processor(
     fetched = (
         stats.expert_fills - counted["warm_fills"] - counted["ahead_fills"] + stats.expert_transient_fills
     )
+    assert (counted["ahead_fills"] > 0) == (policy == "ahead")
     assert stats.expert_slots == num_slots
     assert stats.expert_reads == stats.expert_hits + fetched + stats.experts_on_cpu > 0
     assert (stats.experts_on_cpu > 0) == (experts != "fill" and num_slots < 16)

@@ -35,6 +35,7 @@ def build(
     share: float = 1.0,
     threads: Pool | None = None,
     staged_layers: int = 2,
+    looks_ahead: bool = False,
 ) -> tuple[Model, ExpertSlots]:
     """Build the model with a pool that fetches a ``share`` of misses and runs the others on ``threads``."""
     place = devices.interpreter() if devices.missing_for_cuda() else devices.cuda()
@@ -49,6 +50,7 @@ def build(
         epoch_half_lives=EPOCH_HALF_LIVES,
         policy=policy,
         staged_layers=staged_layers,
+        looks_ahead=looks_ahead,
     )
     device = "cpu" if place.name == "interpreter" else "cuda"
     pool = ExpertSlots(config, 4, oracle.hyperparameters["num_experts_per_tok"], device)
@@ -63,10 +65,19 @@ def build(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_slots", "policy"), [(0, "decayed"), (3, "decayed"), (5, "lru"), (16, "decayed")]
+    ("num_slots", "policy", "looks"),
+    [
+        (0, "decayed", True),
+        (3, "decayed", True),
+        (3, "decayed", False),
+        (5, "lru", False),
+        (16, "decayed", True),
+    ],
 )
-def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, policy: str) -> None:
-    model, pool = build(oracle, num_slots, policy)
+def test_logits_do_not_depend_on_the_slots(
+    oracle: tiny.Tiny, num_slots: int, policy: str, looks: bool
+) -> None:
+    model, pool = build(oracle, num_slots, policy, looks_ahead=looks)
     theirs = oracle.logits(PROMPT[:20])
     ours = [run(model, [(0, PROMPT[:12], 0)])]  # staged
     ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(12, 17)]  # one by one
@@ -78,16 +89,16 @@ def test_logits_do_not_depend_on_the_slots(oracle: tiny.Tiny, num_slots: int, po
     if num_slots == 16:
         assert counters["hits"] == counters["uses"]
     ahead = pool.counters()["ahead_fills"]
-    assert (ahead > 0) == (policy == "decayed" and 0 < num_slots < 16)
+    assert (ahead > 0) == (looks and 0 < num_slots < 16)
     pool.set_ahead(99)  # no layer misses as many
     run(model, [(0, [PROMPT[20]], 20)])
     assert pool.counters()["ahead_fills"] == ahead
     pool.close()
 
 
-@pytest.mark.parametrize(("policy", "looks"), [("decayed", True), ("lru", False)])
-def test_a_router_chooses_for_the_next_layer_too(oracle: tiny.Tiny, policy: str, looks: bool) -> None:
-    model, pool = build(oracle, 5, policy)
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_router_chooses_for_the_next_layer_too(oracle: tiny.Tiny, looks: bool) -> None:
+    model, pool = build(oracle, 5, "decayed", looks_ahead=looks)
     program = model.graph._runner._program
     first, last = (op for op in program if isinstance(op, cuda_experts.Router))
     layers = [op for op in program if isinstance(op, cuda_experts.CachedExperts)]
@@ -126,10 +137,10 @@ def test_experts_of_a_long_step_compute_in_parts(oracle: tiny.Tiny, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float) -> None:
+@pytest.mark.parametrize(("share", "looks"), [(0.0, False), (0.5, False), (0.5, True)])
+def test_logits_do_not_depend_on_who_computes(oracle: tiny.Tiny, share: float, looks: bool) -> None:
     with Pool(2) as threads:
-        model, pool = build(oracle, 5, "decayed", share, threads)
+        model, pool = build(oracle, 5, "decayed", share, threads, looks_ahead=looks)
         theirs = oracle.logits(PROMPT[:20])
         ours = [run(model, [(0, PROMPT[:12], 0)])]
         ours += [run(model, [(0, [PROMPT[i]], i)]) for i in range(12, 17)]

@@ -32,19 +32,6 @@ def test_copies_the_counted_records_and_nothing_else(
     assert torch.equal(slots.cpu(), wanted)
 
 
-def test_programs_that_end_are_counted_if_anything_is_copied(device: str, rng: np.random.Generator) -> None:
-    banks = banks_of(rng, device)
-    bases = torch.tensor([bank.data_ptr() for bank in banks], dtype=torch.int64, device=device)
-    slots = torch.zeros((2, S), dtype=torch.uint8, device=device)
-    rows = torch.tensor([[7, 1]], dtype=torch.int32, device=device)
-    flights = torch.tensor([4, 5, 6], dtype=torch.int32, device=device)
-    for count in (0, 1):
-        number = torch.tensor([count], dtype=torch.int32, device=device)
-        fill(rows, number, bases, slots, E, S, (3, 1024), flights)
-        assert flights.tolist() == [4, 5 + 3 * count, 6]
-    assert torch.equal(slots[1].cpu(), banks[1][1])
-
-
 def test_refuses_records_that_do_not_fit(device: str) -> None:
     rows = torch.zeros((1, 2), dtype=torch.int32, device=device)
     bases = torch.zeros(1, dtype=torch.int64, device=device)

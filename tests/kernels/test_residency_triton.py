@@ -49,7 +49,7 @@ def check_placement(
             assert placement.slot_of[expert] == slot
         elif slot != NOWHERE:
             assert slot_of[flat] == slot
-    num_fetched, num_warm, num_on_cpu = placement.counts[:3].tolist()
+    num_fetched, num_warm, num_on_cpu = placement.counts.tolist()
     assert [tuple(row) for row in placement.fetch[:num_fetched].tolist()] == list(wanted.fills)
     assert [tuple(row) for row in placement.warm[:num_warm].tolist()] == list(wanted.warm)
     assert num_on_cpu == wanted.num_misses - num_fetched
@@ -138,4 +138,4 @@ def test_steps_of_each_size_have_a_quota_of_their_own(device: str) -> None:
         placement = Placement.make(tokens, 2, 8, device)
         ids = torch.tensor([[0, 1]] * tokens, dtype=torch.int32, device=device)
         access(state, ids, 0, placement, num_transient=8)
-        assert placement.counts[:3].tolist() == [filled, 0, 2 - filled]
+        assert placement.counts.tolist() == [filled, 0, 2 - filled]
