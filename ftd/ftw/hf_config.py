@@ -20,6 +20,7 @@ FAMILY_BY_TYPE: dict[str, Family] = {
 }
 FAMILY_BY_TYPE["deepseek_v2"] = replace(FAMILY_BY_TYPE["deepseek_v3"], model_type="deepseek_v2")
 _ALIASES = {
+    "gemma3": "gemma3_text",
     "mistral": "llama",
     "granitemoeshared": "granitemoe",
     "qwen3_5_text": "qwen3_5",
@@ -37,9 +38,21 @@ _COPIED_OF = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _QWEN),
     "mistral": ("layer_types", "sliding_window"),
     "mixtral": ("sliding_window",),
-    "gemma3_text": ("rope_local_base_freq", "layer_types", "sliding_window", "query_pre_attn_scalar"),
+    **dict.fromkeys(
+        ("gemma3", "gemma3_text"),
+        ("rope_local_base_freq", "layer_types", "sliding_window", "query_pre_attn_scalar"),
+    ),
     "glm4_moe": ("partial_rotary_factor", "use_qk_norm"),
     "gpt_oss": ("layer_types", "sliding_window"),
+}
+# What published files of the models with pictures leave to transformers
+GEMMA3_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
 }
 _ROPES = ("default", "none", "linear", "llama3", "yarn", "dynamic")
 _PARTLY_ROTATED = ("glm4_moe", *recurrent.MODEL_TYPES)
@@ -91,7 +104,8 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
     """Return the settings of a checkpoint under FTW's names."""
-    config = _Config(encoders.renamed(checkpoint.config))
+    defaults = GEMMA3_DEFAULTS if family.model_type == "gemma3_text" else {}
+    config = _Config(defaults | encoders.renamed(checkpoint.config))
     _refuse(family, config)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", default=max(hidden // heads, 1))

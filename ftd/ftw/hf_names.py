@@ -46,9 +46,10 @@ _ENCODER_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 _ENCODER_WITHOUT_USE = re.compile(r"^(?:bert\.)?(?:pooler\.|cls\.|embeddings\.position_ids$)")
 # Models of text and pictures: of the text they are read, drafting layers and pictures are left out
-COMPOSITES = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
-_TEXT = re.compile(r"^model\.language_model\.")
-_NO_TEXT = re.compile(r"^(?:model\.visual|visual|mtp)\.")
+COMPOSITES = ("gemma3", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
+_TEXT = re.compile(r"^(?:model\.language_model|language_model\.model)\.")
+_HEAD_OF_TEXT = re.compile(r"^language_model\.lm_head\.")
+_NO_TEXT = re.compile(r"^(?:(?:model\.)?(?:visual|vision_tower|multi_modal_projector)|mtp)\.")
 _BARE = re.compile(r"^(?:embed_tokens|layers|norm)\.")
 
 
@@ -64,7 +65,9 @@ def canonical(tensors: Mapping[str, _T], model_type: object) -> dict[str, _T]:
         else:
             if model_type in COMPOSITES and _NO_TEXT.search(name):
                 continue
-            name_of_text = _TEXT.sub("model.", name) if model_type in COMPOSITES else name
+            name_of_text = name
+            if model_type in COMPOSITES:
+                name_of_text = _HEAD_OF_TEXT.sub("lm_head.", _TEXT.sub("model.", name))
             word = f"model.{name}" if is_bare and _BARE.search(name) else name_of_text
         if word in named:
             raise InvalidCheckpoint(f"two tensors are both {word}: one of them is {name:.100}")
