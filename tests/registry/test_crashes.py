@@ -10,7 +10,7 @@ import pytest
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [67, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("what", "num_steps"), [("create", 100), ("pull", 60)])
 def test_a_kill_at_any_step_leaves_a_sound_store_and_the_next_try_ends(
     what: str, num_steps: int, stride: int, tmp_path: Path
