@@ -71,10 +71,20 @@ def _row(exc: FtdError) -> tuple[int, str | None]:
 
 
 def of_ours(exc: Exception) -> FtdError:
-    """Return the error to answer with for one that nobody caught: a full disk is a fact, all else a bug."""
+    """Return the error for one that nobody caught: what a disk says is a fact, all else is a bug."""
     if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
         return InsufficientSpace(
             "no space left on the disk of the model store", "remove models or set FTD_MODELS to a larger disk"
+        )
+    if isinstance(exc, OSError) and exc.errno == errno.EFBIG:
+        return InsufficientSpace(
+            "the file system of the model store takes no file of this size", "set FTD_MODELS to another disk"
+        )
+    if isinstance(exc, OSError) and exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        where = f": {exc.filename}" if exc.filename else ""
+        return FtdError(
+            f"the model store cannot be used: {exc.strerror}{where}",
+            "let the daemon's user write to FTD_MODELS",
         )
     return FtdError(f"internal error: {type(exc).__name__}: {exc}")
 

@@ -113,9 +113,8 @@ class Client:
                 connection.request(method, self.address.path + path, body, headers)  # type: ignore[arg-type]
             yield connection.getresponse()
         except library.FAILURES as exc:
-            reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
             raise DaemonUnreachable(
-                f"could not reach the daemon at {self.address.url}: {reason}", "ftd serve"
+                f"could not reach the daemon at {self.address.url}: {library.reason(exc)}", "ftd serve"
             ) from exc
         finally:
             connection.close()

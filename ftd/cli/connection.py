@@ -15,3 +15,10 @@ def connection(address: Address, host: str, timeout_s: float) -> http.client.HTT
         context = ssl.create_default_context()
         return http.client.HTTPSConnection(host, address.port, timeout=timeout_s, context=context)
     return http.client.HTTPConnection(host, address.port, timeout=timeout_s)
+
+
+def reason(exc: Exception) -> str:
+    """Say what became of a request, for one of ``FAILURES``."""
+    if isinstance(exc, http.client.IncompleteRead):
+        return "it ended in the middle of its answer"
+    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__

@@ -45,6 +45,7 @@ class ModelManager:
         self.new_runners = Runners(command, config.server.log_level)
         self._waiters: deque[Waiter] = deque()
         self._wake = asyncio.Event()
+        self._is_idle = asyncio.Event()
         self._engine: LoadedEngine | None = None
         self._loading: tuple[LoadSpec, Runner, int] | None = None
         self._runners: set[Runner] = set()
@@ -53,6 +54,15 @@ class ModelManager:
     async def start(self) -> None:
         """Begin to serve leases."""
         self._task = asyncio.create_task(self._serve())
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait until nobody uses the engine, at most so long; then ``close``."""
+        self._is_idle.clear()
+        if self._engine is not None and self._engine.num_leases:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._is_idle.wait()
+        await self.close()
 
     async def close(self) -> None:
         """Refuse those who wait, end the engine process at once; running requests get EngineDied."""
@@ -126,6 +136,7 @@ class ModelManager:
     def _release(self, engine: LoadedEngine) -> None:
         engine.num_leases -= 1
         if engine.num_leases == 0:
+            self._is_idle.set()
             self._start_clock(engine)
         self._wake.set()
 

@@ -181,7 +181,7 @@ async def copy(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Remove a model and the blobs that only it used."""
+    """Remove a model and the blobs that only it used; if its weights are loaded they go when idle."""
     text = name_of(await read_body(request))
     if not text:
         raise InvalidRequest("model is required")
@@ -189,10 +189,13 @@ async def delete(request: web.Request) -> web.Response:
         name = parse_model_name(text)
     except InvalidName as exc:
         raise InvalidRequest(f'name "{text}" is invalid', exc.hint) from exc
+    services = request.app[SERVICES]
     try:
-        await asyncio.to_thread(request.app[SERVICES].store.delete, name)
+        removed = await asyncio.to_thread(services.store.delete, name)
     except ModelNotFound as exc:
         raise ModelNotFound(f"model '{text}' not found", "ftd list names the models that are here") from exc
+    for digest in removed:
+        services.manager.expire(digest)
     return web.Response()
 
 

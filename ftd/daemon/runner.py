@@ -217,7 +217,8 @@ class Runner:
         await asyncio.wait({self._log_task}, timeout=LAST_WORDS_S)
         self._kill()
         code = self._process.returncode
-        self.death = EngineDied(self._death_text(_exit_text(code)))
+        text = "the server is shutting down" if self._stopping else self._death_text(_exit_text(code))
+        self.death = EngineDied(text)
         if not self._stopping:
             logger.error(log.fields("engine died", pid=self.pid, exit=_exit_text(code), cause=self._words()))
         for mailbox in self._mailboxes.values():

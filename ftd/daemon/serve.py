@@ -64,6 +64,7 @@ async def serve(
         store = Store(config.registry.models_dir)
         await asyncio.to_thread(_sweep, store, config)
         app = make_app(config, store)
+        app.on_shutdown.append(_finish)
         if spare is not None:
             app[SERVICES].manager.new_runners.adopt(spare)
         runner = web.AppRunner(
@@ -86,6 +87,11 @@ async def serve(
         listener.close()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def _finish(app: web.Application) -> None:
+    """Let running answers end; those that take longer end with an error that says so."""
+    await app[SERVICES].manager.drain(SHUTDOWN_S)
 
 
 def _sweep(store: Store, config: Config) -> None:

@@ -1,11 +1,13 @@
 """The error map against the whole tree: every class has a row, and keeps its kind in each dialect."""
 
+import errno
+import os
 import pickle
 
 import pytest
 
 from ftd import errors
-from ftd.api.api_errors import ERROR_TABLE, headers_of, render, status_of
+from ftd.api.api_errors import ERROR_TABLE, headers_of, of_ours, render, status_of
 
 
 def all_classes(cls=errors.FtdError):
@@ -68,3 +70,19 @@ def test_openai_types_and_codes():
 def test_only_busy_tells_when_to_come_back():
     assert headers_of(errors.Busy("x")) == {"Retry-After": "1"}
     assert headers_of(errors.EngineDied("x")) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        (errno.ENOSPC, 507, "no space left on the disk of the model store"),
+        (errno.EDQUOT, 507, "no space left on the disk of the model store"),
+        (errno.EFBIG, 507, "the file system of the model store takes no file of this size"),
+        (errno.EACCES, 500, "the model store cannot be used: Permission denied: /m/blobs"),
+        (errno.EROFS, 500, "the model store cannot be used: Read-only file system: /m/blobs"),
+        (errno.EIO, 500, "internal error: OSError: [Errno 5] Input/output error: '/m/blobs'"),
+    ],
+)
+def test_what_a_disk_says_is_no_bug_of_ours(code, status, words):
+    exc = of_ours(OSError(code, os.strerror(code), "/m/blobs"))
+    assert (status_of(exc), exc.message) == (status, words)

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from ftd.address import Address
-from ftd.cli.connection import FAILURES, connection
+from ftd.cli.connection import FAILURES, connection, reason
 
 
 def test_http_is_plain_and_asks_the_named_host() -> None:
@@ -43,3 +43,10 @@ def test_an_answer_that_is_no_http_is_a_failure() -> None:
         with pytest.raises(FAILURES):
             link.getresponse()
         link.close()
+
+
+def test_why_a_request_failed_is_said_in_words() -> None:
+    assert reason(http.client.IncompleteRead(b"")) == "it ended in the middle of its answer"
+    assert reason(ConnectionRefusedError(111, "Connection refused")) == "Connection refused"
+    assert reason(http.client.RemoteDisconnected("nobody answered")) == "nobody answered"
+    assert reason(http.client.BadStatusLine("")) == "''" and reason(OSError()) == "OSError"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ftd import config, units
 from ftd.daemon.load_spec import LoadSpec, default_window
 from ftd.daemon.manager import ModelManager
+from ftd.engine.messages import Generate
 from ftd.errors import Busy, EngineDied, InvalidFtw
 from ftd.names import parse_name
 
@@ -343,6 +344,34 @@ async def test_close_refuses_waiters_and_ends_the_engine(managers, control):
         await client
     await closing
     assert manager.loaded() == []
+
+
+async def test_drain_waits_for_answers_but_not_for_ever(managers, control):
+    """The second answer does not end by itself: it is told why it ends."""
+    for grace_s, has_end in ((60, True), (0.05, False)):
+        manager = await managers(control.command())
+        holding = asyncio.Event()
+
+        async def hold(manager=manager, holding=holding):
+            async with manager.lease(spec()) as lease:
+                message = Generate(request_id=lease.runner.next_request_id(), ids=[1])
+                holding.set()
+                return [reply async for reply in lease.runner.generate(message)]
+
+        client = asyncio.create_task(hold())
+        worker = await control.next_worker()
+        worker.ready()
+        request_id = (await worker.received("generate"))["request_id"]
+        draining = asyncio.create_task(manager.drain(grace_s))
+        await asyncio.sleep(0)
+        if has_end:
+            worker.finish(request_id)
+            assert len(await client) == 1
+        else:
+            with pytest.raises(EngineDied, match=r"^the server is shutting down$"):
+                await client
+        await draining
+        assert manager.loaded() == []
 
 
 @pytest.mark.parametrize(

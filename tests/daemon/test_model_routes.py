@@ -148,6 +148,16 @@ async def test_copy_and_delete(daemon):
     assert list(daemon.store.blobs.digests()) == []
 
 
+async def test_weights_that_are_deleted_are_unloaded(daemon):
+    """As long as another name has them they stay."""
+    await daemon.post("/api/copy", {"source": "tiny", "destination": "twin"})
+    await daemon.json("/api/generate", {"model": "tiny", "prompt": "a", "stream": False})
+    for name, left in (("tiny", 1), ("twin", 0)):
+        response = await daemon.session.delete(daemon.url + "/api/delete", json={"model": name})
+        assert response.status == 200
+        assert len((await daemon.json("/api/ps"))["models"]) == left
+
+
 @pytest.mark.parametrize(
     ("body", "status", "error"),
     [
