@@ -79,7 +79,11 @@ def _inputs(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidRequest("invalid input type")
+        # LangChain's OpenAIEmbeddings sends ids of OpenAI's tokenizer, which mean nothing to other models
+        hint = "send texts, not token ids (LangChain: check_embedding_ctx_length=False)"
+        raise InvalidRequest(
+            "invalid input type", hint if isinstance(value, list) else "send a text or texts"
+        )
     if len(value) > MAX_INPUTS:
         raise InvalidRequest(f"at most {MAX_INPUTS} inputs are embedded at once: {len(value)}")
     return value

@@ -37,7 +37,8 @@ async def read_body(request: web.Request, empty: str = "missing request body") -
     try:
         data = await request.read()
     except web.RequestPayloadError as exc:
-        raise InvalidRequest(f"request body cannot be read: {' '.join(str(exc).split())}") from exc
+        reason = getattr(exc.__cause__, "message", "") or str(exc)
+        raise InvalidRequest(f"request body cannot be read: {' '.join(reason.split())}") from exc
     return jsontext.parse_body(data, empty)
 
 

@@ -29,6 +29,7 @@ def run(config: Config, listener: socket.socket | None = None, engine: Spawned |
     this returns.
     """
     log.configure(config.server.log_level)
+    logging.getLogger("aiohttp.server").addFilter(_is_worth_a_line)
     asyncio.run(_run(config, listener, engine))
 
 
@@ -87,6 +88,11 @@ async def serve(
         listener.close()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Leave out what the framework says of a body that it cannot read: the client has been told."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], web.RequestPayloadError)
 
 
 async def _finish(app: web.Application) -> None:

@@ -23,8 +23,9 @@ def test_embed_inputs(value, inputs):
 def test_other_inputs_are_refused(value):
     with pytest.raises(InvalidRequest, match="invalid input type"):
         embedding.parse_embed(Fields({"model": "m", "input": value}))
-    with pytest.raises(InvalidRequest, match="invalid input type"):
+    with pytest.raises(InvalidRequest, match="invalid input type") as caught:
         embedding.parse_openai(Fields({"model": "m", "input": value}))
+    assert ("check_embedding_ctx_length=False" in caught.value.hint) == isinstance(value, list)
 
 
 def test_openai_embeds_the_empty_string_and_refuses_nothing():

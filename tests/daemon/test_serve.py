@@ -56,6 +56,24 @@ async def test_serves_until_a_signal(start, number):
     assert await process.wait() == 0
 
 
+async def test_a_body_that_cannot_be_read_is_not_our_fault(start):
+    """The client is told in words; the log gets no traceback, with which anybody could fill the disk."""
+    port = free_port()
+    process = await start(port)
+    await process.stderr.readline()
+    url, headers = f"http://127.0.0.1:{port}/api/chat", {"Content-Encoding": "gzip"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=b"no gzip", headers=headers, compress=False) as response,
+    ):
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert error == "request body cannot be read: Can not decode content-encoding: gzip"
+    process.terminate()
+    assert b"Traceback" not in await process.stderr.read()
+    assert await process.wait() == 0
+
+
 async def test_second_daemon_names_the_first(start):
     port = free_port()
     process = await start(port)
