@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from ftw_draft import draft
+
 from ftd.engine.engine import Engine
 from ftd.engine.loader import Source
 from ftd.engine.messages import Embedded, Failed, Finished, Generate, Load, SamplingParams, Tokens, Up
@@ -18,15 +20,7 @@ GREEDY = SamplingParams(temperature=0.0)
 def write_ftw(model: Tiny, folder: Path) -> Load:
     """Write ``model`` into ``folder`` and return the message that loads it."""
     sink = DirectorySink(folder)
-    draft = ftw_format.FtwConfig(
-        architecture=model.architecture,
-        hyperparameters=model.hyperparameters,
-        quantization="F32",
-        parameter_count=0,
-        tokens=ftw_format.Tokens(),
-        tensors=[],
-        blobs=[],
-    )
+    config = draft(architecture=model.architecture, hyperparameters=model.hyperparameters)
     with FtwWriter(sink) as writer:
         for name, matrix in model.tensors.items():
             writer.add_matrix(name, matrix)
@@ -39,7 +33,7 @@ def write_ftw(model: Tiny, folder: Path) -> Load:
             for bank in model.banks:
                 for expert in range(bank.num_experts):
                     writer.add_expert({role: part.expert(expert) for role, part in bank.matrices.items()})
-        written = writer.finish(draft)
+        written = writer.finish(config)
     return Load(
         config_path=str(sink.path(written.config_blob.digest)),
         blob_paths={blob.digest: str(sink.path(blob.digest)) for blob in written.weights},

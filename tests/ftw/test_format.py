@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from ftw_draft import draft
 
 from ftd.errors import InvalidFtw
 from ftd.ftw import format as ftw
@@ -152,16 +153,7 @@ def experts_config(**changes: Any) -> ftw.FtwConfig:
         )
         for digit, records in (("1", 4), ("2", 2))
     ]
-    return ftw.FtwConfig(
-        architecture="qwen3_moe",
-        hyperparameters={},
-        quantization="Q4_0",
-        parameter_count=0,
-        tokens=ftw.Tokens(),
-        tensors=[],
-        blobs=blobs,
-        experts=msgspec.structs.replace(experts, **changes),
-    )
+    return draft(blobs=blobs, experts=msgspec.structs.replace(experts, **changes))
 
 
 def test_expert_records_that_fill_their_blobs_are_accepted() -> None:

@@ -5,10 +5,11 @@ import itertools
 import json
 
 import pytest
+from ftw_draft import draft
 from memory_sink import MemorySink
 
 from ftd.ftw import imported
-from ftd.ftw.format import TOKENIZER_MEDIA_TYPE, FtwConfig, Tokens
+from ftd.ftw.format import TOKENIZER_MEDIA_TYPE
 from ftd.ftw.imported import conversion_key, write_tokenizer
 from ftd.ftw.writer import BlobDescriptor, WrittenModel
 
@@ -50,15 +51,7 @@ def test_a_tokenizer_becomes_a_blob() -> None:
 
 
 def test_weights_come_first_and_an_empty_template_is_none() -> None:
-    config = FtwConfig(
-        architecture="llama",
-        hyperparameters={},
-        quantization="F32",
-        parameter_count=0,
-        tokens=Tokens(),
-        tensors=[],
-        blobs=[],
-    )
+    config = draft()
     parts = [BlobDescriptor("weights", f"sha256:{n}", n) for n in range(3)]
     written = WrittenModel(config=config, config_blob=parts[0], weights=(parts[1], parts[2]))
     tokenizer = BlobDescriptor("tokenizer", "sha256:t", 9)

@@ -9,25 +9,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from ftw_draft import draft
 
 from ftd.errors import BlobNotFound, DamagedBlob
 from ftd.ftw import reader
-from ftd.ftw.format import FtwConfig, Tokens
+from ftd.ftw.format import FtwConfig
 from ftd.ftw.mapping import MappedBlobs
 from ftd.ftw.sink import DirectorySink
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import QuantMatrix
 
 NUM_EXPERTS, LAYERS = 3, [0, 2]
-DRAFT = FtwConfig(
-    architecture="llama",
-    hyperparameters={},
-    quantization="F32",
-    parameter_count=0,
-    tokens=Tokens(),
-    tensors=[],
-    blobs=[],
-)
+DRAFT = draft()
 Files = tuple[FtwConfig, dict[str, Path]]
 
 

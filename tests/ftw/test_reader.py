@@ -7,25 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import examples
+from ftw_draft import draft
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftd.errors import BlobNotFound, DamagedBlob, InvalidFtw
 from ftd.ftw import reader
-from ftd.ftw.format import FtwConfig, Tokens
 from ftd.ftw.sink import DirectorySink
 from ftd.ftw.writer import FtwWriter, WrittenModel
 from ftd.kernels.quant import FORMATS, QuantMatrix
 
-DRAFT = FtwConfig(
-    architecture="llama",
-    hyperparameters={},
-    quantization="Q8_0",
-    parameter_count=0,
-    tokens=Tokens(),
-    tensors=[],
-    blobs=[],
-)
+DRAFT = draft()
 
 
 def random_matrix(format: str, rows: int, blocks: int, seed: int) -> QuantMatrix:

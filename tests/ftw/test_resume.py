@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ftw_draft import draft
 from numpy.typing import NDArray
 
-from ftd.ftw.format import FtwConfig, Tokens
 from ftd.ftw.writer import FtwWriter, WrittenModel
 from ftd.kernels.quant import QuantMatrix
 from ftd.registry.blobs import BlobStore
@@ -16,15 +16,7 @@ from ftd.registry.blobs import BlobStore
 CHUNK_BYTES = 8192
 RECORD_BYTES = 4096 * 2
 E, LAYERS = 5, [1, 3]
-DRAFT = FtwConfig(
-    architecture="test",
-    hyperparameters={},
-    quantization="F32",
-    parameter_count=0,
-    tokens=Tokens(),
-    tensors=[],
-    blobs=[],
-)
+DRAFT = draft()
 
 
 def values(seed: int, shape: tuple[int, int]) -> QuantMatrix:

@@ -4,22 +4,14 @@ import hashlib
 
 import numpy as np
 import pytest
+from ftw_draft import draft
 
 from ftd.errors import InvalidFtw
-from ftd.ftw.format import FtwConfig, Tokens
 from ftd.ftw.sink import DirectorySink
 from ftd.ftw.writer import ChunkHasher, FtwWriter
 from ftd.kernels.quant import QuantMatrix
 
-DRAFT = FtwConfig(
-    architecture="llama",
-    hyperparameters={"vocab_size": 2},
-    quantization="Q8_0",
-    parameter_count=65,
-    tokens=Tokens(),
-    tensors=[],
-    blobs=[],
-)
+DRAFT = draft(hyperparameters={"vocab_size": 2}, quantization="Q8_0", parameter_count=65)
 CODES = np.array([[*range(-16, 16)], [*range(32)]], np.int8)
 SCALES = np.array([[0.5], [2.0]], np.float16)
 

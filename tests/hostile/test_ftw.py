@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ftw_draft import draft
 
 from ftd.errors import FtdError
 from ftd.ftw import reader
-from ftd.ftw.format import FtwConfig, Tokens, encode_config, parse_config
+from ftd.ftw.format import Tokens, encode_config, parse_config
 from ftd.ftw.sink import DirectorySink
 from ftd.ftw.writer import FtwWriter
 from ftd.kernels.quant import FORMATS, QuantMatrix
@@ -35,14 +36,11 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def model(tmp_path: Path) -> tuple[bytes, dict[str, np.ndarray]]:
     """A small valid config and its blob's bytes by digest."""
-    draft = FtwConfig(
-        architecture="llama",
+    config = draft(
         hyperparameters={"vocab_size": 8, "rope_scaling": None},
         quantization="Q4_K_M",
         parameter_count=1,
         tokens=Tokens(bos_id=1, eos_ids=[2]),
-        tensors=[],
-        blobs=[],
         metadata={"a": [1, "b"]},
     )
     sink = DirectorySink(tmp_path)
@@ -51,7 +49,7 @@ def model(tmp_path: Path) -> tuple[bytes, dict[str, np.ndarray]]:
             spec, shape = FORMATS[name], (3, 256)
             planes = tuple(np.zeros(spec.plane_shape(plane, shape), plane.dtype) for plane in spec.planes)
             writer.add_matrix(f"model.{name}", QuantMatrix(name, shape, planes))
-        written = writer.finish(draft)
+        written = writer.finish(config)
     (blob,) = written.config.blobs
     return encode_config(written.config), {blob.digest: np.fromfile(sink.path(blob.digest), np.uint8)}
 
