@@ -7,6 +7,8 @@ name. Sizes are bounded before they are multiplied.
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ftd.errors import InvalidCheckpoint, Unsupported
 from ftd.ftw import encoders, hf_packed, latent, recurrent
 from ftd.ftw.checkpoint import Checkpoint
@@ -14,6 +16,7 @@ from ftd.ftw.format import ENCODER_TYPES, MAX_EXPERTS, Json
 from ftd.ftw.gguf_families import FAMILIES
 from ftd.ftw.gguf_moe import MOE_FAMILIES
 from ftd.ftw.gguf_parts import MAX_DIM, MAX_LAYERS, Family
+from ftd.ftw.hf_tensors import SLAB_BYTES
 
 FAMILY_BY_TYPE: dict[str, Family] = {
     family.model_type: family for family in (*FAMILIES.values(), *MOE_FAMILIES.values())
@@ -123,7 +126,8 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         "vocab_size": config.integer("vocab_size"),
         "max_position_embeddings": config.integer("max_position_embeddings", high=1 << 31),
         "rms_norm_eps": config.number("rms_norm_eps", 1e-6),
-        "tie_word_embeddings": config.flag("tie_word_embeddings", "lm_head.weight" not in checkpoint.tensors),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", "lm_head.weight" not in checkpoint.tensors)
+        and not _has_own_head(checkpoint),
         "attention_bias": "model.layers.0.self_attn.q_proj.bias" in checkpoint.tensors,
     }
     copied = (*_COPIED, *_COPIED_OF.get(str(config.values["model_type"]), ()))
@@ -145,6 +149,24 @@ def hyperparameters(family: Family, checkpoint: Checkpoint) -> dict[str, Json]:
         del hyper["rms_norm_eps"]
         hyper |= encoders.hf_settings(config.values)
     return hyper
+
+
+def _has_own_head(checkpoint: Checkpoint) -> bool:
+    """Say whether the output head has other bytes than the embedding: then config.json is not believed.
+
+    Checkpoints of one matrix for both may hold it twice; transformers 5 decides alike.
+    """
+    embedding = checkpoint.tensors.get("model.embed_tokens.weight")
+    head = checkpoint.tensors.get("lm_head.weight")
+    if embedding is None or head is None:
+        return False
+    if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
+        return True
+    for start in range(0, head.num_bytes, SLAB_BYTES):
+        num_bytes = min(SLAB_BYTES, head.num_bytes - start)
+        if not np.array_equal(embedding.read(start, num_bytes), head.read(start, num_bytes)):
+            return True
+    return False
 
 
 def _refuse(family: Family, config: _Config) -> None:

@@ -11,9 +11,9 @@ from ftd.ftw.checkpoint import Checkpoint
 from ftd.ftw.hf_config import FAMILY_BY_TYPE, family_of, hyperparameters
 
 
-def read(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters of a checkpoint; its tensors are those of a llama model."""
-    files = checkpoint_bytes.save(folder / "hf", config, checkpoint_bytes.llama()[1])
+def read(folder: Path, config: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the hyperparameters of a checkpoint; its tensors are those of a llama model, and more."""
+    files = checkpoint_bytes.save(folder / "hf", config, checkpoint_bytes.llama()[1] | more)
     with Checkpoint(files) as checkpoint:
         return hyperparameters(family_of(checkpoint), checkpoint)
 
@@ -169,3 +169,12 @@ def test_what_would_compute_something_else_is_refused(
 
 def test_swish_is_silu(tmp_path: Path) -> None:
     assert read(tmp_path, {**SIZES, "model_type": "llama", "hidden_act": "swish"})["hidden_act"] == "silu"
+
+
+def test_a_head_of_other_bytes_than_the_embedding_counts(tmp_path: Path) -> None:
+    config = {**SIZES, "model_type": "llama", "tie_word_embeddings": True}
+    embedding = checkpoint_bytes.llama()[1]["model.embed_tokens.weight"]
+    other = embedding.copy()
+    other[-1, -1] ^= 1
+    for head, is_tied in ((embedding, True), (other, False), (embedding.astype("float32"), False)):
+        assert read(tmp_path, config, **{"lm_head.weight": head})["tie_word_embeddings"] is is_tied
