@@ -31,11 +31,6 @@ cdef extern from "expert_worker.h" namespace "ftd" nogil:
         int64_t busy_ns()
 
 
-cdef extern from "expert_message.h" namespace "ftd" nogil:
-    int64_t SLICE_TOKENS "ftd::WorkerMessage::SLICE_TOKENS"
-    int32_t MAX_SLICES "ftd::WorkerMessage::MAX_SLICES"
-
-
 cdef class ExpertWorker:
     """Threads that answer a mailbox, as many as ``pool`` has and on its cores; they spin while messages come.
 
@@ -61,8 +56,6 @@ cdef class ExpertWorker:
             raise ValueError(f"x and out must be [T, D] of f32 or u16 and f32, got {x.dtype} {x.shape} {most.shape}")
         if many is not None and (many.dtype != np.uint16 or out.shape[1:] != x.shape[1:] or len(out) > len(x)):
             raise ValueError(f"many must be [T, D] of u16 and out [N, D], got {many.dtype} {many.shape} {out.shape}")
-        if len(x) > MAX_SLICES * SLICE_TOKENS:
-            raise ValueError(f"a message has up to {MAX_SLICES * SLICE_TOKENS} tokens, not {len(x)}")
         if on_cpu.shape != weights.shape or on_cpu.dtype != np.int32 or weights.dtype != np.float32:
             raise ValueError("on_cpu and weights must be [T, K] i32 and f32")
         if words.dtype != np.int32 or words.size < 32 or on_cpu.shape[0] != x.shape[0]:
@@ -110,7 +103,7 @@ cdef class ExpertWorker:
 
     def start(self) -> None:
         """Begin to answer."""
-        cdef int64_t tokens = min(self.arrays[3].shape[0], SLICE_TOKENS), num_bytes = 0
+        cdef int64_t tokens = self.arrays[3].shape[0], num_bytes = 0
         cdef size_t i
         for i in range(self.layers.size()):
             num_bytes = max(num_bytes, place_expert_workspace(&self.layers[i].args, NULL, tokens, 0))

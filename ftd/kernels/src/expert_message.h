@@ -19,8 +19,6 @@ struct WorkerPart {
 };
 
 struct WorkerMessage {
-    static constexpr int64_t SLICE_TOKENS = 4096;  // of many tokens so many at a time: memory is of as many
-    static constexpr int MAX_SLICES = 8, MAX_STAGES = MAX_SLICES * NUM_EXPERT_OPS;
     static constexpr int64_t UNIT = 8, BLOCK_UNITS = BLOCK / UNIT;  // rows of an item of one token
     static constexpr int64_t LEAST_BYTES = 16384, FIRST_BYTES = 4096;  // of the smallest part's weights, of its first rows
 
@@ -29,8 +27,8 @@ struct WorkerMessage {
     Step step;
     ExpertFfnArgs args;
     int stages;
-    int64_t first[MAX_STAGES + 1];  // item of each stage, and how many there are
-    int64_t least[MAX_STAGES];      // items of its smallest part
+    int64_t first[NUM_EXPERT_OPS + 1];  // item of each stage, and how many there are
+    int64_t least[NUM_EXPERT_OPS];      // items of its smallest part
 
     // Items of one token: eight rows of a matrix.
     static int64_t units(int64_t values) { return (values + UNIT - 1) / UNIT; }
@@ -41,30 +39,12 @@ struct WorkerMessage {
         ++stages;
     }
 
-    // Several tokens: the ops of one slice after the other, each in `parts`; beside the sort, x is made floats.
+    // Several tokens: the ops one after the other, each in `parts`; beside the sort, x is made floats.
     void share_out_many(int64_t parts, bool converts) {
         stages = 0;
         first[0] = 0;
-        for (int64_t at = 0; at < step.num_tokens; at += SLICE_TOKENS) {
-            add_stage(1 + (converts ? slice_tokens(at) : 0), 1);
-            for (int op = 1; op < NUM_EXPERT_OPS; ++op) add_stage(parts, 1);
-        }
-    }
-
-    int64_t slice_tokens(int64_t at) const {
-        return step.num_tokens - at < SLICE_TOKENS ? step.num_tokens - at : SLICE_TOKENS;
-    }
-
-    // The arguments of the slice from token `at` on.
-    ExpertFfnArgs slice(int64_t at) const {
-        ExpertFfnArgs a = args;
-        a.x += at * a.width;
-        if (a.bfloats) a.bfloats += at * a.width;
-        a.ids += at * a.num_chosen;
-        a.weights += at * a.num_chosen;
-        a.out += at * a.width;
-        if (a.out_bfloats) a.out_bfloats += at * a.width;
-        return a;
+        add_stage(1 + (converts ? step.num_tokens : 0), 1);
+        for (int op = 1; op < NUM_EXPERT_OPS; ++op) add_stage(parts, 1);
     }
 
     // One token's stages, once its experts are sorted: the hidden values of all of them, then columns of their sum.

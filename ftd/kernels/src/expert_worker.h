@@ -3,7 +3,7 @@
 //   words[0] bell   words[1] tokens   words[2] layer   words[16] done      as expert_mailbox_triton.py lays them out
 //
 //   one token    hidden values of all its experts in a line ──▶ columns of the sum, of all its experts at once
-//   more         sort, floats of x ──▶ gather ──▶ gate_up ──▶ activate ──▶ down ──▶ combine, a slice after the other
+//   more         sort, floats of x ──▶ gather ──▶ gate_up ──▶ activate ──▶ down ──▶ combine
 //
 // A message is tens of microseconds' work, so nobody calls the system while messages come and nobody is told anything:
 // each thread reads the bell, and of one token x and ids too, which it sorts and quantises for itself. Work is a line of
@@ -300,14 +300,9 @@ private:
 
     // Item `item` of a stage of several tokens.
     void many(const Message& m, const Part& part, int64_t item) noexcept {
-        const int op = part.stage % NUM_EXPERT_OPS;
-        const int64_t at = part.stage / NUM_EXPERT_OPS * Message::SLICE_TOKENS;
-        if (op == 0 && item > 0) return floats(rows_ + (at + item - 1) * width_, at + item - 1);
-        const ExpertFfnArgs a = m.slice(at);
-        Step step = {};
-        step.num_tokens = static_cast<int32_t>(m.slice_tokens(at));
-        const int64_t parts = op == 0 ? 1 : m.first[part.stage + 1] - m.first[part.stage];
-        layers_[m.layer]->ops[op].run(&a, &step, static_cast<int32_t>(item), static_cast<int32_t>(parts));
+        if (part.stage == 0 && item > 0) return floats(rows_ + (item - 1) * width_, item - 1);
+        const int64_t parts = part.stage == 0 ? 1 : m.first[part.stage + 1] - m.first[part.stage];
+        layers_[m.layer]->ops[part.stage].run(&m.args, &m.step, static_cast<int32_t>(item), static_cast<int32_t>(parts));
     }
 
     // Units [begin, end) of the line of hidden values. Who computes a block's last unit quantises the block.
