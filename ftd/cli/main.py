@@ -8,6 +8,7 @@ standard error.
 
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ EXIT_CODES: dict[type[BaseException], int] = {FtdError: EXIT_FAILED, InvalidOpti
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    _prepare_streams()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -40,8 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as exc:
-        _print_error(f"{exc.strerror or exc}: {exc.filename}" if exc.filename else str(exc), None)
+        reason = exc.strerror or str(exc)
+        _print_error(f"{reason}: {exc.filename}" if exc.filename else reason, None)
         return EXIT_FAILED
+
+
+def _prepare_streams() -> None:
+    """Make streams that were closed before the start (``<&-``) empty ones, and no character one too many.
+
+    An answer may have any character, a terminal of ``LANG=en_US.ISO-8859-1`` has few.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor is the one that was closed; it stays open to the end
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _run(words: list[str]) -> int:

@@ -136,3 +136,22 @@ def test_an_error_of_the_system_names_the_file(monkeypatch: pytest.MonkeyPatch, 
 def test_version_flag_is_the_version_command(cli) -> None:
     assert cli("--version").stdout == cli("version").stdout != ""
     assert f"ftd version is {ftd.__version__}" in cli("-v").stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_empty(closed: str, api: FakeApi, environment: dict[str, str]) -> None:
+    """As under some supervisors, or in a script with ``<&-``."""
+    api.answers["POST /api/generate"] = [{"response": "Hello"}, {"done": True}]
+    command = f'exec "{sys.executable}" -m ftd run m hi {closed}'
+    result = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    said = "Hello\n\n" if closed in ("<&-", "2>&-") else ""
+    assert (result.stdout, result.stderr) == (said, "")
+
+
+def test_an_answer_may_have_any_character(process_cli, api: FakeApi) -> None:
+    api.answers["POST /api/generate"] = [{"response": "caf\u00e9 \u6f22 "}, {"response": "!"}, {"done": True}]
+    result = process_cli("run", "m", "hi", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (result.returncode, result.stdout) == (0, "caf? ? !\n\n")
