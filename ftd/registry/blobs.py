@@ -20,12 +20,10 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from ftd.errors import BlobNotFound, CorruptData, DamagedBlob, DigestMismatch
-from ftd.hashing import StreamHash
+from ftd.errors import BlobNotFound, CorruptData, DamagedBlob
 from ftd.names import parse_digest
+from ftd.registry.blob_writer import BlobWriter
 from ftd.registry.staging import STAGED, StagedWriter
 
 WRITING = "writing-"
@@ -78,64 +76,6 @@ def _create_locked(folder: Path) -> tuple[Path, int]:
             os.close(fd)
 
 
-class BlobWriter:
-    """One blob being written. Owned by one thread at a time; nothing is visible before ``commit``.
-
-    As a context manager it aborts on leaving unless it was committed.
-    """
-
-    def __init__(self, store: "BlobStore") -> None:
-        self._store = store
-        self._hash = StreamHash()
-        self._path, self._fd = _create_locked(store.folder)
-        self.size = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes."""
-        if self._fd < 0:
-            raise ValueError("write on a closed blob writer")
-        view = memoryview(data).cast("B")
-        self._hash.update(view, self._append)
-        self.size += len(view)
-
-    def _append(self, view: memoryview) -> None:
-        while view:
-            view = view[os.write(self._fd, view) :]
-
-    def commit(self, expected: str | None = None) -> tuple[str, int]:
-        """Verify, sync and publish the blob; return its digest and size, or raise DigestMismatch."""
-        if self._fd < 0:
-            raise ValueError("commit on a closed blob writer")
-        digest = f"sha256:{self._hash.hexdigest()}"
-        if expected is not None and expected != digest:
-            self.abort()
-            raise DigestMismatch(f'digest mismatch, expected "{expected}", got "{digest}"')
-        os.fsync(self._fd)
-        os.rename(self._path, self._store.path(digest))
-        self._close()
-        sync_folder(self._store.folder)
-        return digest, self.size
-
-    def abort(self) -> None:
-        """Drop what was written; harmless after ``commit``."""
-        if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            self._close()
-
-    def _close(self) -> None:
-        self._hash.close()
-        os.close(self._fd)
-        self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-
 class BlobStore:
     """The folder of blobs. Any thread may call it; blobs are immutable once visible."""
 
@@ -160,7 +100,7 @@ class BlobStore:
 
     def new(self) -> BlobWriter:
         """Start a blob whose digest is not known yet."""
-        return BlobWriter(self)
+        return BlobWriter(self, *_create_locked(self.folder))
 
     def stage(self, name: str, chunk_bytes: int) -> StagedWriter | None:
         """Go on with the blob staged under ``name``, or start it; None if another writer is at it."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from ftd import __version__, certificates
@@ -242,15 +243,28 @@ async def read_limited(response: aiohttp.ClientResponse, max_bytes: int) -> byte
     return bytes(data)
 
 
+class _Error(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _Errors(msgspec.Struct):
+    errors: list[_Error]
+
+
 async def error_text(response: aiohttp.ClientResponse) -> str:
-    """Return the start of an error body as one printable line."""
+    """Return the messages of the protocol's error body, or the start of any other, as one printable line."""
     data = bytearray()
     if response.headers.get("Content-Encoding", "identity").lower() == "identity":
         async for piece in response.content.iter_any():
             data += piece
             if len(data) >= MAX_ERROR_BYTES:
                 break
-    text = bytes(data[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
+    try:
+        found = msgspec.json.decode(data, type=_Errors).errors
+        text = "; ".join(error.message or error.code for error in found)[:MAX_ERROR_BYTES]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = bytes(data[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 

@@ -12,11 +12,10 @@ import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from ftd.errors import DigestMismatch
 from ftd.hashing import StreamHash
+from ftd.registry.blob_writer import BlobWriter
 
 if TYPE_CHECKING:
     from ftd.registry.blobs import BlobStore
@@ -28,16 +27,15 @@ _READ_BYTES = 1 << 20
 _LINE = re.compile(rb"[0-9a-f]{64}\n")
 
 
-class StagedWriter:
+class StagedWriter(BlobWriter):
     """One blob being written, from byte ``kept`` on; the bytes before are there already.
 
-    Owned by one thread at a time. As a context manager it aborts on leaving unless it was committed; only the
-    end of the process leaves it for a later writer.
+    Only the end of the process leaves it for a later writer.
     """
 
     def __init__(self, store: "BlobStore", path: Path, fd: int, chunk_bytes: int) -> None:
         """Take over an open and locked file."""
-        self._store, self._path, self._fd = store, path, fd
+        super().__init__(store, path, fd)
         self._journal_path = path.with_name(path.name + CHUNKS)
         self.chunks: list[str] = []
         with ExitStack() as taken:
@@ -48,48 +46,14 @@ class StagedWriter:
             self._journal_path.write_text("".join(f"{chunk}\n" for chunk in self.chunks))
             taken.pop_all()
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes."""
-        if self._fd < 0:
-            raise ValueError("write on a closed blob writer")
-        view = memoryview(data).cast("B")
-        self._hash.update(view, self._append)
-        self.size += len(view)
-
-    def _append(self, view: memoryview) -> None:
-        while view:
-            view = view[os.write(self._fd, view) :]
-
     def checkpoint(self, chunk: str) -> None:
         """Write down the sha256 (hex) of the next chunk, all of whose bytes were written."""
         with self._journal_path.open("a") as journal:
             journal.write(f"{chunk}\n")
 
-    def commit(self, expected: str | None = None) -> tuple[str, int]:
-        """Verify, sync and publish the blob; return its digest and size, or raise DigestMismatch."""
-        if self._fd < 0:
-            raise ValueError("commit on a closed blob writer")
-        digest = f"sha256:{self._hash.hexdigest()}"
-        if expected is not None and expected != digest:
-            self.abort()
-            raise DigestMismatch(f'digest mismatch, expected "{expected}", got "{digest}"')
-        os.fsync(self._fd)
-        os.rename(self._path, self._store.path(digest))
-        self._close()
-        self._store.sync()
-        return digest, self.size
-
-    def abort(self) -> None:
-        """Drop what was written; harmless after ``commit``."""
-        if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            self._close()
-
     def _close(self) -> None:
-        self._hash.close()
         self._journal_path.unlink(missing_ok=True)
-        os.close(self._fd)
-        self._fd = -1
+        super()._close()
 
     def _verify(self, chunk_bytes: int) -> int:
         """Hash the chunks of an earlier writer up to the first that is not what its journal says.
@@ -117,11 +81,3 @@ class StagedWriter:
             if kept % chunk_bytes:
                 break
         return kept
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()

@@ -165,6 +165,28 @@ async def test_a_failing_registry_is_quoted(registry: FaultyRegistry, store: Sto
         await pull(store, ModelName(f"127.0.0.1:{registry.port}", "library", "m", "latest"))
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"errors":[{"code":"DENIED","message":"pay \\u001b[31mfirst","detail":null}]}', r"pay \[31mfirst"),
+        (b'{"errors":[{"code":"DENIED"},{"message":"twice"}]}', "DENIED; twice"),
+        (b'{"errors":[]}', ""),
+        (b'{"error":"other words"}', '{"error":"other words"}'),
+        (b'{"errors":[{"message":"cut', r'\{"errors":\[\{"message":"cut'),
+        (b'{"errors":[{"message":"\xff"}]}', ".+"),
+        (b"[" * 5000, r"\[{4096}"),
+    ],
+)
+async def test_of_an_error_of_the_protocol_the_message_is_quoted(
+    body: bytes, said: str, registry: FaultyRegistry, store: Store, pull: Pull
+) -> None:
+    from aiohttp import web
+
+    registry.before = lambda request: web.Response(status=418, body=body)
+    with pytest.raises(TransferError, match=f"^pull model manifest: 418: {said}$"):
+        await pull(store, ModelName(f"127.0.0.1:{registry.port}", "library", "m", "latest"))
+
+
 async def test_a_manifest_that_is_not_what_its_header_says_is_refused(
     registry: FaultyRegistry, store: Store, pull: Pull
 ) -> None:
