@@ -1,6 +1,7 @@
 """``ftd env``: every setting and switch, its value, where that came from and what it means."""
 
 import argparse
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(output.table(("variable", "value", "source", "meaning"), rows))
         output.note(f"\nconfig file: {environment.state_dir() / 'config.toml'}")
+    known = {row[0] for row in rows}
+    for name in sorted(environment.variables()):
+        if name.startswith("FTD_") and name not in known:
+            close = difflib.get_close_matches(name, known, 1, 0.8)
+            output.note(f"warning: {name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
     return 0
 
 

@@ -69,10 +69,16 @@ def _install(is_enabled: bool) -> int:
     if path.exists() and MARK not in path.read_text("utf-8"):
         raise Conflict(f"a unit that ftd did not write is there: {path}", "move it away, or edit it yourself")
     path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
     partial = path.with_suffix(".partial")
     partial.write_text(unit_text(), "utf-8")
     partial.replace(path)
-    _systemctl("daemon-reload")
+    try:
+        _systemctl("daemon-reload")
+    except Unsupported:
+        if is_new:  # nothing stays behind that uninstall, which needs systemd too, could not take away
+            path.unlink()
+        raise
     print(f"installed {path}")
     if is_enabled:
         _systemctl("enable", "--now", NAME)

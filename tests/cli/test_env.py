@@ -47,3 +47,9 @@ def test_the_table_names_the_config_file_on_standard_error(cli, environment: dic
 
 def test_it_needs_no_daemon(cli) -> None:
     assert cli("env", env={"FTD_HOST": "127.0.0.1:1"}).returncode == 0
+
+
+def test_a_misspelt_variable_is_named(cli) -> None:
+    result = cli("env", env={"FTD_KEEPALIVE": "1h", "FTD_Q": "1"})
+    assert "warning: FTD_KEEPALIVE is no setting; did you mean FTD_KEEP_ALIVE?\n" in result.stderr
+    assert "warning: FTD_Q is no setting\n" in result.stderr

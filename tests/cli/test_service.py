@@ -47,3 +47,13 @@ def test_without_systemd_it_says_so(cli, systemd, tmp_path: Path) -> None:  # ty
     result = cli("service", "install", env=environment | {"PATH": str(tmp_path)})
     assert result.returncode == 1 and "systemctl not found" in result.stderr and not unit.exists()
     assert "not installed" in cli("service", "status", env=environment | {"PATH": str(tmp_path)}).stdout
+
+
+def test_an_install_that_fails_leaves_nothing(cli, systemd, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """As over ssh without a user session: uninstall would fail for the same reason."""
+    environment, unit, _ = systemd
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho 'no bus' >&2; exit 1\n")
+    result = cli("service", "install", env=environment)
+    assert result.returncode == 1 and "daemon-reload failed: no bus" in result.stderr
+    assert not unit.exists()
+    assert cli("service", "uninstall", env=environment).stdout == "not installed\n"
