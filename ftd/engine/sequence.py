@@ -120,8 +120,3 @@ class Sequence(msgspec.Struct, eq=False, kw_only=True):
     def is_prefill(self) -> bool:
         """Whether several ids are to be run: a prompt, after a preemption its output too, or forced ids."""
         return self.extend_len > 1 or self.output_len == 0
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it has ended, for whatever reason."""
-        return self.status is Status.FINISHED

@@ -10,7 +10,7 @@ def test_a_new_sequence_waits_and_has_its_whole_prompt_to_run() -> None:
     assert (sequence.request_id, sequence.max_tokens, sequence.cache_salt) == (3, 9, "a")
     assert (sequence.prompt_len, sequence.num_tokens, sequence.output_len) == (3, 3, 0)
     assert sequence.extend_len == 3 and sequence.is_prefill
-    assert sequence.status is Status.WAITING and not sequence.is_finished
+    assert sequence.status is Status.WAITING
 
 
 @pytest.mark.parametrize(
