@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ class CardFiles:
                     for blob, noted in sorted(pending.items())
                     for run, pieces in self._runs(blob, noted)
                 ]
-                _await(runs)
+                reader.settle(runs)
         for row in range(len(self._left)):
             self._await_bank(row)
         if not self.read[1]:
@@ -280,13 +280,3 @@ class _Piece(msgspec.Struct, frozen=True):
     @property
     def end(self) -> int:
         return self.start + self.num_bytes
-
-
-def _await(runs: list[Future[None]]) -> None:
-    """Return when all have ended; raise the first failure when none runs any more."""
-    try:
-        for run in runs:
-            run.result()
-    finally:
-        for run in runs:
-            run.cancel()

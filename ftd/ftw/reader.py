@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,6 +217,19 @@ def allocate(num_bytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(area, np.uint8)
 
 
+def settle(runs: Sequence[Future[None]]) -> None:
+    """Return when all have ended; raise the first failure when none runs any more."""
+    try:
+        for run in runs:
+            run.result()
+    finally:
+        for run in runs:
+            run.cancel()
+        for run in runs:
+            if not run.cancelled():
+                run.exception()
+
+
 def _read_blob(
     blob: BlobEntry, path: Path, target: memoryview, threads: ThreadPoolExecutor, counter: Counter
 ) -> None:
@@ -226,17 +239,9 @@ def _read_blob(
             threads.submit(_read_run, blob, descriptor, target[start : start + READ_BYTES], start, counter)
             for start in range(0, blob.size, READ_BYTES)
         ]
-        try:
-            for run in runs:
-                run.result()
-        finally:
-            for run in runs:
-                run.cancel()
-            for run in runs:
-                if not run.cancelled():
-                    run.exception()  # the descriptor may be closed only when no thread reads from it
+        settle(runs)
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # only now that no thread reads from it
 
 
 def _read_run(blob: BlobEntry, descriptor: int, target: memoryview, start: int, counter: Counter) -> None:
