@@ -183,7 +183,7 @@ class CachedExperts(Experts):
         return self.pool.takes(num_tokens)
 
     def run(self, step: DeviceStep) -> None:
-        num, pool = step.num_tokens, self.pool
+        num, pool, stages = step.num_tokens, self.pool, self.pool.stages
         x, out = self.x.rows(step), self.out.rows(step)
         ids, weights = self.routing.ids[:num], self.routing.weights[:num]
         if pool.takes(num):
@@ -200,14 +200,14 @@ class CachedExperts(Experts):
             return
         if self.row == 0:
             pool.advance()
-            pool.begin_layers(num)
-        ids = pool.share(self.row, x, ids, weights, self.routing.uses)
-        pool.await_layer(self.row)
-        bank = pool.staged_bank(self.row, self.bank.layer, self.bank.matrices)
+            stages.begin(num)
+        ids = stages.share(self.row, x, ids, weights, self.routing.uses)
+        stages.wait(self.row)
+        bank = stages.bank(self.row, self.bank.layer, self.bank.matrices)
         self._compute(x, ids, weights, bank, out, self.add, self.routing.uses)
-        pool.seed(self.row, ids)
-        pool.leave_layer(self.row)
-        pool.collect_share(self.row, out, self.scale)
+        stages.seed(self.row, ids)
+        stages.leave(self.row)
+        stages.collect_share(self.row, out, self.scale)
 
 
 def look_ahead(program: list[Op]) -> None:

@@ -19,7 +19,7 @@ def measure(pool: ExpertSlots, num_chosen: int) -> list[Point]:
     """Return a point for each of PROMPT_POINTS that fits; nothing else may use ``pool``. Takes a second."""
     prompts = pool.prompts
     assert prompts is not None
-    counted = pool.num_staged, prompts.num_shared
+    counted = pool.stages.num_staged, prompts.num_shared
     pool.share_prompts(None)
     copy_s = min(_staging_s(pool) for _ in range(2))
     missing = min(int((row < 0).sum()) for row in pool.state.slot_of.view(prompts.ours.shape).cpu())
@@ -42,18 +42,18 @@ def measure(pool: ExpertSlots, num_chosen: int) -> list[Point]:
             )
     prompts.use(np.zeros_like(prompts.ours))
     pool.check()
-    pool.num_staged, prompts.num_shared = counted
+    pool.stages.num_staged, prompts.num_shared = counted
     return found
 
 
 def _staging_s(pool: ExpertSlots) -> float:
     """Return the seconds of staging an expert."""
-    before = pool.num_staged
+    before = pool.stages.num_staged
     _wait(pool)
     begin_s = time.perf_counter()
-    pool.begin_layers(0)
+    pool.stages.begin(0)
     _wait(pool)
-    return (time.perf_counter() - begin_s) / max(pool.num_staged - before, 1)
+    return (time.perf_counter() - begin_s) / max(pool.stages.num_staged - before, 1)
 
 
 def _run_s(pool: ExpertSlots, num_chosen: int, tokens: int, count: int) -> float:
@@ -76,7 +76,7 @@ def _run_s(pool: ExpertSlots, num_chosen: int, tokens: int, count: int) -> float
         ours[row, np.flatnonzero(slot_of < 0)[:count]] = True
         prompts.use(ours)
         _wait(pool)
-        pool.stage_first()
+        pool.stages.begin_first()
         begin_s = time.perf_counter()
         prompts.send(row, x, ids, weights, uses)
         prompts.collect(row, out, 1.0)

@@ -8,10 +8,7 @@ kernel that reads pinned host memory, others run on the processor in place, whil
 compute; ``quota`` says how many are fetched. One that is not hot enough to stay is fetched to a staged slot;
 one that runs on the processor and is hot enough is fetched beside the step, for the next time.
 
-A prefill of many tokens uses nearly all experts of a layer: the copy engine brings those that are in no slot
-to one half of the staged slots while the layer before computes from the other half; what is resident is read
-in place. What a prompt's last tokens use most then moves from there to the coldest slots, for decode. Where
-the processor is quick with many rows it runs some of the others in place (``expert_prompts``).
+A prefill of many tokens stages layers (``expert_stages``).
 
 Where the system refuses to lock host memory, no kernel can read it: the processor runs all that is in no
 slot, and prompts still stage layers.
@@ -25,7 +22,6 @@ import numpy as np
 import torch
 
 from ftd.errors import EngineError, OutOfMemory
-from ftd.kernels import expert_seeds
 from ftd.kernels._expert_worker_cy import ExpertWorker
 from ftd.kernels._pool import Pool
 from ftd.kernels.device_matrix import DeviceBank, DeviceMatrix
@@ -33,7 +29,7 @@ from ftd.kernels.expert_ahead import ExpertsAhead
 from ftd.kernels.expert_mailbox_triton import MAX_LOOKS, POISON, Mailbox, collect, looks_in
 from ftd.kernels.expert_places import PoolConfig, first_owners, runs
 from ftd.kernels.expert_prompts import PromptShare, Share
-from ftd.kernels.expert_seeds import Seeds
+from ftd.kernels.expert_stages import StagedLayers
 from ftd.kernels.fill_triton import DEEP, SHALLOW, Depth, fill
 from ftd.kernels.host_lock import HostLocks, needs_locks
 from ftd.kernels.quant import BankMatrix, ExpertBank
@@ -90,17 +86,10 @@ class ExpertSlots:
         self._ahead = ExpertsAhead(config, device)
         self._arrived: torch.cuda.Event | None = None
         self.mailbox: Mailbox | None = None
-        self.prompts: PromptShare | None = None
         self._max_looks = MAX_LOOKS
         self._worker: ExpertWorker | None = None
-        self._held = np.full(total, -1, np.int32)
-        self._staged: dict[int, torch.cuda.Event | None] = {}
-        self.num_staged = 0
-        self._seeds = Seeds(self.state, device)
-        self._staged_bases = [
-            torch.full_like(self._bases, self._slots[self._first_staged(half)].data_ptr())
-            for half in range(config.staged_layers)
-        ]
+        stage = config, self._slots, self.state, self._banks, self._copies, self._placement
+        self.stages = StagedLayers(*stage)
         self.formats: set[str] = set()
 
     def use_processor(self, threads: Pool, width: int, precision: str, prompt_tokens: int = 0) -> None:
@@ -123,7 +112,8 @@ class ExpertSlots:
             self._worker = ExpertWorker(threads, *parts, x, box.out.numpy(), precision, many)
         if prompt_tokens > self._max_rows:
             config = self.config
-            self.prompts = PromptShare(box, config.num_layers, config.num_experts, self._max_looks)
+            share = PromptShare(box, config.num_layers, config.num_experts, self._max_looks)
+            self.stages.prompts = share
 
     def add(self, bank: ExpertBank, activation: str = "silu", limit: float = 7.0) -> int:
         """Pin ``bank``, fill its share of the slots and return its row; banks come in the order of layers."""
@@ -177,6 +167,11 @@ class ExpertSlots:
         """Begin to answer the card; all banks are there."""
         if self._worker is not None:
             self._worker.start()
+
+    @property
+    def prompts(self) -> PromptShare | None:
+        """The processor's part of long steps, if it may have one."""
+        return self.stages.prompts
 
     @property
     def looks_ahead(self) -> bool:
@@ -270,67 +265,11 @@ class ExpertSlots:
         config = self.config
         fill(rows, count, self._bases, self._slots, config.num_experts, config.record_bytes, depth)
 
-    def staged_bank(self, row: int, layer: int, matrices: Mapping[str, DeviceMatrix]) -> DeviceBank:
-        """Return the layer's bank, by expert: resident ones where they are, the others staged."""
-        config = self.config
-        resident = self.state.slot_of[row * config.num_experts :][: config.num_experts]
-        first = self._first_staged(row)
-        staged = self._identity[first : first + config.num_experts]
-        return DeviceBank(layer, matrices, torch.where(resident >= 0, resident, staged))
-
-    def begin_layers(self, num_tokens: int) -> None:
-        """Learn which experts are in slots and begin to stage the first layers. Waits for the device."""
-        self._held = self.state.slot_of.cpu().numpy()
-        if self.prompts is not None:
-            self.prompts.choose(num_tokens, self._held, self.state.score.cpu().numpy())
-        self.stage_first()
-
-    def stage_first(self) -> None:
-        """Begin to stage the first layers, of what ``begin_layers`` learned."""
-        self._staged.clear()
-        for row in range(self.config.staged_layers):
-            self._stage(row)
-
-    def await_layer(self, row: int) -> None:
-        """Let the current stream wait until the layer's experts are staged."""
-        wait_for(self._staged.pop(row))
-
-    def share(
-        self, row: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, uses: torch.Tensor
-    ) -> torch.Tensor:
-        """Ask the processor for its part of a layer that is staged; return ids, -1 where it computes.
-
-        uses [E + 1]: counts that part.
-        """
-        return ids if self.prompts is None else self.prompts.send(row, x, ids, weights, uses)
-
-    def collect_share(self, row: int, out: torch.Tensor, scale: float) -> None:
-        """Add scale * what the processor computed of a layer to ``out``."""
-        if self.prompts is not None:
-            self.prompts.collect(row, out, scale)
-
-    def leave_layer(self, row: int) -> None:
-        """Begin to stage the next layer that lies where this one does, which has been launched."""
-        self._stage(row + self.config.staged_layers)
-
-    def seed(self, row: int, ids: torch.Tensor) -> None:
-        """Let staged experts of a layer that has been computed move to slots that are colder than they are.
-
-        ids [T, K] of a prompt's tokens. Layers to come keep theirs: they are not staged.
-        """
-        config, first = self.config, row * self.config.num_experts
-        if len(ids) < expert_seeds.STEPS * expert_seeds.TOKENS or config.num_slots == 0:
-            return
-        placement = self._placement(expert_seeds.TOKENS, row)
-        self._seeds.choose(ids, range(first, first + config.num_experts), placement, config.policy)
-        bases = self._staged_bases[row % config.staged_layers]
-        fill(placement.fetch, placement.counts, bases, self._slots, config.num_experts, config.record_bytes)
-
     def counters(self) -> dict[str, int]:
         """Return what ``Residency`` counted, and experts ``staged`` and ``shared``. Waits for the device."""
         counted = dict(zip(COUNTERS, self.state.counters.tolist(), strict=True))
         shared = 0 if self.prompts is None else self.prompts.num_shared
-        return counted | {"staged": self.num_staged, "shared": shared}
+        return counted | {"staged": self.stages.num_staged, "shared": shared}
 
     def quota_of_one(self) -> list[int]:
         """Return how many of m = 0, 1, … misses are fetched in steps of one token. Waits for the device."""
@@ -388,30 +327,6 @@ class ExpertSlots:
             shape = (tokens, self._num_chosen, self.config.num_experts)
             self._placements[key] = Placement.make(*shape, self.device)
         return self._placements[key]
-
-    def _first_staged(self, row: int) -> int:
-        config = self.config
-        return config.num_slots + row % config.staged_layers * config.num_experts
-
-    def _stage(self, row: int) -> None:
-        """Copy the experts of a layer that are in no slot, after what the current stream has launched."""
-        config = self.config
-        if row >= config.num_layers:
-            return
-        held = self._held[row * config.num_experts : (row + 1) * config.num_experts]
-        if config.whole_layers:
-            held = np.full_like(held, -1)
-        first = self._first_staged(row)
-        missing = held < 0
-        if self.prompts is not None:
-            missing &= ~self.prompts.ours[row]
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], missing.view(np.int8), [0]))))
-        with beside(self._copies):
-            for begin, end in edges.reshape(-1, 2):
-                target = self._slots[first + begin : first + end]
-                target.copy_(self._banks[row][begin:end], non_blocking=True)
-                self.num_staged += int(end - begin)
-        self._staged[row] = None if self._copies is None else self._copies.record_event()
 
     def _do_without_lock(self) -> None:
         """Leave to the processor what is in no slot: only locked memory can be fetched from.
