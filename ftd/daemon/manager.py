@@ -64,6 +64,10 @@ class ModelManager:
                     await self._is_idle.wait()
         await self.close()
 
+    def hurry(self) -> None:
+        """Have ``drain`` wait no longer."""
+        self._is_idle.set()
+
     async def close(self) -> None:
         """Refuse those who wait, end the engine process at once; running requests get EngineDied."""
         if self._task is not None:

@@ -51,7 +51,7 @@ async def serve(
     spare: Runner | None = None,
     listener: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; ``ready`` is set when requests are taken.
+    """Serve until SIGINT or SIGTERM, a second one ends it at once; ``ready`` is set when requests are taken.
 
     ``spare`` is prepared for the first load; its end is the caller's business. ``listener`` is closed.
     """
@@ -66,6 +66,15 @@ async def serve(
         await asyncio.to_thread(_sweep, store, config)
         app = make_app(config, store)
         app.on_shutdown.append(_finish)
+
+        def end() -> None:
+            """Begin to end; who asks a second time will not wait for answers."""
+            if stop.is_set():
+                app[SERVICES].manager.hurry()
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
         if spare is not None:
             app[SERVICES].manager.new_runners.adopt(spare)
         runner = web.AppRunner(

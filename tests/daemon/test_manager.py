@@ -347,8 +347,8 @@ async def test_close_refuses_waiters_and_ends_the_engine(managers, control):
 
 
 async def test_drain_waits_for_answers_but_not_for_ever(managers, control):
-    """The second answer does not end by itself: it is told why it ends."""
-    for grace_s, has_end in ((60, True), (0.05, False)):
+    """The second and third answer do not end by themselves: they are told why they end."""
+    for grace_s, has_end in ((60, True), (0.05, False), (60, False)):
         manager = await managers(control.command())
         holding = asyncio.Event()
 
@@ -364,6 +364,8 @@ async def test_drain_waits_for_answers_but_not_for_ever(managers, control):
         request_id = (await worker.received("generate"))["request_id"]
         draining = asyncio.create_task(manager.drain(grace_s))
         await asyncio.sleep(0)
+        if grace_s > 1 and not has_end:
+            manager.hurry()
         if has_end:
             worker.finish(request_id)
             assert len(await client) == 1
