@@ -1,4 +1,4 @@
-"""A trained model with gated delta nets and 32 experts (Qwen3.5-MoE, bf16) against transformers.
+"""Trained models of 32 experts (bf16) against transformers: Qwen3-MoE, and Qwen3.5-MoE with gated delta nets.
 
 Logits, text and recorded routing; quantised on import against its own float weights; and served warm.
 """
@@ -20,21 +20,32 @@ from ftd.ftw import reader
 from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.sink import DirectorySink
 from ftd.kernels import dispatch
+from tests.engine import steps
 from tests.engine.serving import Serving
 
 PAGE_SIZE = 32
 NUM_TOKENS = 256
 PROMPT_TOKENS = 48
-# Largest error relative to the spread of the logits
-TOLERANCE = {"f32": 1e-4, "fast": 0.05}
+# Largest error relative to the spread of the logits; the fast path keeps K and V in half precision, and where
+# two experts are all but equal the other one may be chosen.
+TOLERANCE = {
+    ("tiny-moe", "f32"): 5e-4,
+    ("tiny-moe", "fast"): 0.2,
+    ("tiny-hybrid", "f32"): 1e-4,
+    ("tiny-hybrid", "fast"): 0.05,
+}
+# Least share of recorded choices that are made again. They were recorded in bf16 on a card, where near ties
+# may fall the other way.
+SAME = {"tiny-moe": 0.97, "tiny-hybrid": 0.98}
+HYBRID = pytest.mark.parametrize("folder", ["tiny-hybrid"], indirect=True, scope="module")
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder(real_model: Callable[[str], Path]) -> Path:
+@pytest.fixture(scope="module", params=["tiny-moe", "tiny-hybrid"])
+def folder(real_model: Callable[[str], Path], request: pytest.FixtureRequest) -> Path:
     """The checkpoint's folder."""
-    return real_model("tiny-hybrid")
+    return real_model(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,7 @@ def imported(folder: Path, tmp_path_factory: Any) -> Callable[[str | None], load
     """Imports the checkpoint with a quantisation, once."""
 
     def make(quantization: str | None) -> loader.Files:
-        sink = DirectorySink(tmp_path_factory.mktemp("tiny-hybrid"))
+        sink = DirectorySink(tmp_path_factory.mktemp(folder.name))
         files = {path.name: path for path in folder.iterdir()}
         made = import_safetensors(files, sink, quantization=quantization)
         path = sink.path(made.config_digest)
@@ -93,17 +104,9 @@ def build(files: loader.Files, precision: str) -> Model:
 
 def run(model: Model, ids: list[int], start: int) -> NDArray[np.float32]:
     """Run ids at positions from ``start`` on and return their logits."""
-    positions = np.arange(start, start + len(ids), dtype=np.int32)
-    model.run(
-        np.array(ids, np.int32),
-        positions,
-        positions,
-        np.array([0, len(ids)], np.int32),
-        np.array([start + len(ids)], np.int32),
-        np.arange(NUM_TOKENS // PAGE_SIZE, dtype=np.int32)[None],
-        np.arange(len(ids), dtype=np.int32),
-        np.zeros(1, np.int32),
-    )
+    table = np.arange(NUM_TOKENS // PAGE_SIZE, dtype=np.int32)[None]
+    arrays = steps.arrays([(0, ids, start)], table, PAGE_SIZE)
+    model.run(*arrays, np.arange(len(ids), dtype=np.int32), np.zeros(1, np.int32))
     return model.logits.copy()
 
 
@@ -117,17 +120,22 @@ def theirs(oracle: Any, ids: list[int]) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])
-def test_logits_and_recorded_routing(imported: Any, oracle: Any, trace: Any, precision: str) -> None:
+def test_logits_and_recorded_routing(
+    folder: Path, imported: Any, oracle: Any, trace: Any, precision: str
+) -> None:
     ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
     model = build(imported(None), precision)
     ours, expected = run(model, ids, 0), theirs(oracle, ids)
     error = np.abs(ours - expected).max() / expected.std()
-    assert error < TOLERANCE[precision], error
+    assert error < TOLERANCE[folder.name, precision], error
     chosen = np.stack([np.sort(experts, axis=1) for experts in model.routed().values()])
     recorded = np.sort(trace["routing"][:, :NUM_TOKENS].astype(np.int32), axis=2)
-    # The trace was recorded in bf16 on a card: near ties may fall the other way there.
     same = (chosen[:, :, :, None] == recorded[:, :, None, :]).any(axis=3).mean()
-    assert same > 0.98, same
+    assert same > SAME[folder.name], same
+    for row, uses in zip(chosen, model.expert_uses().values(), strict=True):
+        counts = np.bincount(row.reshape(-1), minlength=32)
+        np.testing.assert_array_equal(uses[:32], counts)
+        assert uses[32] == np.count_nonzero(counts)
 
 
 @pytest.mark.parametrize("precision", ["f32", "fast"])
@@ -138,10 +146,12 @@ def test_greedy_text(imported: Any, oracle: Any, trace: Any, precision: str) -> 
     for _ in range(64):
         ours.append(int(logits[-1].argmax()))
         logits = run(model, ours[-1:], len(ours) - 1)
+    # One pass over the whole text says what transformers would have chosen at each place of it
     chosen = theirs(oracle, ours).argmax(axis=1).tolist()
     assert ours[PROMPT_TOKENS:] == chosen[PROMPT_TOKENS - 1 : -1]
 
 
+@HYBRID
 @pytest.mark.parametrize("quantization", ["q8_0", "q4_0"])
 def test_rounded_activations_change_little(imported: Any, trace: Any, quantization: str) -> None:
     ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
@@ -150,6 +160,7 @@ def test_rounded_activations_change_little(imported: Any, trace: Any, quantizati
     assert cosine >= 0.9995, cosine
 
 
+@HYBRID
 def test_quantised_weights_stay_near_their_source(imported: Any, oracle: Any, trace: Any) -> None:
     ids = [int(token) for token in trace["tokens"][:NUM_TOKENS]]
     ours, expected = run(build(imported("q8_0"), "f32"), ids, 0), theirs(oracle, ids)
@@ -157,6 +168,7 @@ def test_quantised_weights_stay_near_their_source(imported: Any, oracle: Any, tr
     assert cosine >= 0.9995, cosine
 
 
+@HYBRID
 @pytest.mark.parametrize("precision", ["f32", "fast"])
 def test_a_conversation_goes_on_warm_as_cold(imported: Any, trace: Any, precision: Any) -> None:
     files = imported("q8_0")
