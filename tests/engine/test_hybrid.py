@@ -171,7 +171,7 @@ def test_quantised_weights(case: str, precision: str, pool: Pool) -> None:
     (ours,) = run(build(model, CpuGraph, pool, precision), [(0, IDS[:60], 0)])
     theirs = model.logits(IDS[:60])
     cosine = (ours * theirs).sum() / np.sqrt(np.square(ours).sum() * np.square(theirs).sum())
-    # Random weights amplify what is rounded; a trained model keeps 0.9999 (test_tiny_hybrid).
+    # Random weights amplify what is rounded; a trained model keeps 0.9999 (test_trained).
     assert cosine >= (0.999999 if precision == "f32" else 0.995)
 
 
