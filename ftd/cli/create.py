@@ -68,12 +68,18 @@ def request(
     """
     body: dict[str, Any] = {"model": model}
     uploads: list[tuple[str, str, Path]] = []
+    bases: list[str] = []
     for text in modelfile.from_:
         files = _files(text, folder, "FROM")
         if files:
             uploads += [("files", name, file) for name, file in files.items()]
         else:
-            body["from"] = text
+            bases.append(text)
+    if bases:
+        body["from"] = bases[-1]
+    if len(bases) + bool(uploads) > 1:
+        others = [*bases, *(name for _, name, _ in uploads)]
+        raise InvalidModelfile(f"FROM names more than one model: {' and '.join(others[:2])}", "leave one")
     if modelfile.adapter is not None:
         adapters = _existing(modelfile.adapter, folder, "ADAPTER")
         uploads += [("adapters", name, file) for name, file in adapters.items()]

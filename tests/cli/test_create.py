@@ -214,3 +214,12 @@ def test_a_modelfile_may_come_through_a_pipe(process_cli, api: FakeApi, folder: 
     result = process_cli("create", "m", "-f", "-", stdin="FROM weights/m.gguf\n")
     assert result.returncode == 0, result.stderr
     assert api.bodies("/api/create") == [{"model": "m", "files": {"weights/m.gguf": DIGEST}}]
+
+
+@pytest.mark.parametrize("second", ["gemma", "./weights/m.gguf"])
+def test_only_one_model_can_be_the_base(folder: Path, second: str) -> None:
+    """The last one won in silence; only several files are parts of one model."""
+    modelfile = parse_modelfile(f"FROM smol\nFROM {second}\n".encode())
+    name = second.removeprefix("./")
+    with pytest.raises(InvalidModelfile, match=f"FROM names more than one model: smol and {name}"):
+        request("m", modelfile, folder)
