@@ -74,6 +74,17 @@ def _boolean(value: str) -> bool:
     raise InvalidOption(f"not a boolean: {value!r}")
 
 
+def _host(text: str) -> str:
+    """Refuse a port that is none; Ollama's variable means the default port then."""
+    host = _text(text)
+    authority = host.rpartition("://")[2].partition("/")[0]
+    _, bracket, rest = authority.rpartition("]")
+    port = rest.partition(":")[2] if bracket or rest.count(":") == 1 else ""
+    if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise InvalidOption(f"not a port: {port!r}", "write it as 127.0.0.1:11434")
+    return host
+
+
 def _names(value: str) -> tuple[str, ...]:
     return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
 
@@ -140,9 +151,10 @@ SETTINGS: tuple[Setting, ...] = (
         ServerConfig,
         "host",
         "FTD_HOST",
-        _text,
+        _host,
         "address the daemon listens on and clients call",
         "OLLAMA_HOST",
+        _text,
     ),
     Setting(
         ServerConfig,

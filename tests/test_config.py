@@ -66,3 +66,21 @@ def test_every_setting_names_a_field_of_its_section_once() -> None:
 def test_sizes_are_binary() -> None:
     assert config.load({}, {"FTD_EXPERTS": "split=0.25"}).engine.experts == "split=0.25"
     assert config.load({}, {"FTD_GPU_MEMORY": "24GiB"}).engine.gpu_memory_bytes == 24 << 30
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:99999", "x:80a", "http://x:y/z", "[::1]:-1", "x:\u0661"])
+def test_a_port_that_is_none_is_refused(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The default port was used in silence: another daemon's."""
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    with pytest.raises(InvalidOption, match="FTD_HOST: not a port"):
+        config.load(environ={"FTD_HOST": host})
+    assert config.load(environ={"OLLAMA_HOST": host}).server.host == host
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["x", "x:0", "x:65535", ":80", "[::1]:80", "::1", "[::1]", "https://x/a:b", "http://x:80/"],
+)
+def test_other_hosts_are_taken(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    assert config.load(environ={"FTD_HOST": host}).server.host == host
