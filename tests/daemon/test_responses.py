@@ -241,14 +241,15 @@ async def test_client_that_leaves_is_no_error(moment, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_client_that_reads_nothing_is_gone_after_a_while(monkeypatch):
+@pytest.mark.parametrize("chunk_bytes", [100, 65536])
+async def test_a_client_that_reads_nothing_is_gone_after_a_while(monkeypatch, chunk_bytes):
     """What made the chunks is closed then: it holds a lease, for which others wait."""
     monkeypatch.setattr(responses, "STALL_S", 0.2)
     returned = asyncio.Event()
 
     async def chunks():
         while True:
-            yield b"x" * 65536
+            yield b"x" * chunk_bytes
 
     async def handler(request):
         async with aclosing(chunks()) as endless:
