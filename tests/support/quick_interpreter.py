@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton
 from triton.language import core
+from triton.language.semantic import TritonSemantic
 
 
 class _Shape(NamedTuple):
@@ -129,21 +130,117 @@ def _dtype_equals(self: Any, other: Any) -> bool:
     return isinstance(other, core.dtype) and self.name == other.name
 
 
-def _quicken() -> None:
-    from triton.runtime import interpreter
+# What Triton does where a closer look is needed
+_check = TritonSemantic.binary_op_type_checking_impl
+_broadcast = TritonSemantic.broadcast_impl_value
+_expand = TritonSemantic.expand_dims
+_to_tensor = TritonSemantic.to_tensor
+_constants: dict[Any, Any] = {}
 
+
+def _check_types(self: Any, a: Any, b: Any, *rest: Any, **named: Any) -> Any:
+    # What has nothing to convert, but for floats that / and % (the last argument) may widen
+    if a.__class__ is not core.tensor:
+        if (constant := _constant_like(self, a, b, rest)) is not None:
+            return constant, b
+    elif b.__class__ is not core.tensor:
+        if (constant := _constant_like(self, b, a, rest)) is not None:
+            return a, constant
+    elif a.dtype.__class__ is b.dtype.__class__ is core.dtype:
+        if a.dtype.name == b.dtype.name and (len(rest) < 4 or a.dtype.name in _LIMITS):
+            return _broadcast_values(self, a, b)
+    elif rest[:2] == (True, True) and (a.dtype.name in _LIMITS or b.dtype.name in _LIMITS):
+        return _broadcast_values(self, a, b)  # a pointer and how far it moves
+    return _check(self, a, b, *rest, **named)
+
+
+def _constant_like(self: Any, value: Any, tensor: Any, rest: Any) -> Any:
+    """Return a number as what it becomes beside ``tensor``; None where that needs a closer look."""
+    if tensor.__class__ is not core.tensor:
+        return None
+    kind, dtype = value.__class__, tensor.dtype
+    if dtype.__class__ is not core.dtype and rest[:2] == (True, True):
+        dtype = core.int32  # how far a pointer moves
+    if dtype.__class__ is not core.dtype or (len(rest) > 2 and not rest[2]):
+        return None
+    if kind is int and dtype.name in _LIMITS:
+        if not _LIMITS[dtype.name][0] <= value <= _LIMITS[dtype.name][1]:
+            return None
+    elif kind not in (int, float) or dtype.name not in _FLOATS or len(rest) > 3:
+        return None
+    kept = tensor.type.kept if tensor.type.__class__ is core.block_type else _SCALAR
+    key = value, dtype.name, kept.sizes
+    if key not in _constants:
+        if len(_constants) >= 4096:
+            _constants.clear()
+        made = self.scalar_constant(value, dtype)
+        _constants[key] = made if kept is _SCALAR else _spread(made, kept)
+        _constants[key].handle.data.flags.writeable = False
+    return _constants[key]
+
+
+def _spread(value: Any, kept: _Shape) -> Any:
+    """Return a tensor as one of this shape."""
+    data = np.empty(kept.sizes, value.handle.data.dtype)
+    data[...] = value.handle.data
+    handle = value.handle.__class__(data, value.handle.dtype.scalar)
+    return core.tensor(handle, _block_of(value.type.scalar, kept))
+
+
+def _broadcast_values(self: Any, a: Any, b: Any) -> Any:
+    is_block = a.type.__class__ is core.block_type, b.type.__class__ is core.block_type
+    if is_block == (True, True):
+        one, other = a.type.kept, b.type.kept
+        if one is other:
+            return a, b
+        if (both := _common(one.sizes, other.sizes)) is not None:
+            return a if one is both else _spread(a, both), b if other is both else _spread(b, both)
+        return _broadcast(self, a, b)
+    if is_block[0]:
+        return a, _spread(b, a.type.kept)
+    return (_spread(a, b.type.kept) if is_block[1] else a), b
+
+
+def _expand_dims(self: Any, tensor: Any, axis: int) -> Any:
+    if tensor.type.__class__ is not core.block_type or axis < 0:
+        return _expand(self, tensor, axis)
+    kept = _with_axis(tensor.type.kept.sizes, axis)
+    handle = tensor.handle.__class__(tensor.handle.data.reshape(kept.sizes), tensor.handle.dtype.scalar)
+    return core.tensor(handle, _block_of(tensor.type.scalar, kept))
+
+
+def _quicken_language() -> None:
+    semantic = TritonSemantic
+    semantic.to_tensor = lambda self, x, *rest: (
+        x if x.__class__ is core.tensor else _to_tensor(self, x, *rest)
+    )
+    semantic.expand_dims = _expand_dims
+    semantic.broadcast_impl_value = _broadcast_values
+    semantic.binary_op_type_checking_impl = _check_types
+    core.block_type.__init__ = _block_init
+    core.block_type.name = property(_block_name)
+    core.block_type.with_element_ty = lambda self, scalar_ty: _block_of(scalar_ty, self.kept)
+    core.tensor.__init__ = _tensor_init
+    core.tuple.__eq__ = _tuple_equals
+    core.dtype.__eq__ = _dtype_equals
+    core.dtype.is_int = lambda self: self.name in _INTEGERS
+    core._unwrap_if_constexpr = _unwrap
+
+
+def _quicken_interpreter(interpreter: Any) -> None:
     original = interpreter._get_np_dtype
     pointer, numpy_types = np.dtype(np.uint64), {}
     for value in vars(core).values():
         if type(value) is core.dtype and value.name != "void":
             numpy_types[value.name] = original(value)
+    item_bytes = {name: kind.itemsize for name, kind in numpy_types.items()}
 
     def get_np_dtype(ty: Any) -> Any:
         element = ty.scalar
         return pointer if element.is_ptr() else numpy_types[element.name]
 
     def patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
-        semantic = interpreter.TritonSemantic(builder)
+        semantic = TritonSemantic(builder)
         if getattr(member, "__code__", None) is _BUILTIN:
             member = member.__wrapped__
 
@@ -152,8 +249,6 @@ def _quicken() -> None:
             return member(*args, **keywords)
 
         scope.set_attr(obj, name, call)
-
-    item_bytes = {name: kind.itemsize for name, kind in numpy_types.items()}
 
     def handle_init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
         self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
@@ -171,100 +266,18 @@ def _quicken() -> None:
         data[...] = arg.data
         return interpreter.TensorHandle(data, arg.dtype.scalar)
 
-    semantic = interpreter.TritonSemantic
-    broadcast, check = semantic.broadcast_impl_value, semantic.binary_op_type_checking_impl
-    expand, to_tensor = semantic.expand_dims, semantic.to_tensor
-
-    def check_types(self: Any, a: Any, b: Any, *rest: Any, **named: Any) -> Any:
-        # What has nothing to convert, but for floats that / and % (the last argument) may widen
-        if a.__class__ is not core.tensor:
-            if (constant := constant_like(self, a, b, rest)) is not None:
-                return constant, b
-        elif b.__class__ is not core.tensor:
-            if (constant := constant_like(self, b, a, rest)) is not None:
-                return a, constant
-        elif a.dtype.__class__ is b.dtype.__class__ is core.dtype:
-            if a.dtype.name == b.dtype.name and (len(rest) < 4 or a.dtype.name in _LIMITS):
-                return broadcast_impl_value(self, a, b)
-        elif rest[:2] == (True, True) and (a.dtype.name in _LIMITS or b.dtype.name in _LIMITS):
-            return broadcast_impl_value(self, a, b)  # a pointer and how far it moves
-        return check(self, a, b, *rest, **named)
-
-    constants: dict[Any, Any] = {}
-
-    def constant_like(self: Any, value: Any, tensor: Any, rest: Any) -> Any:
-        """Return a number as what it becomes beside ``tensor``; None where that needs a closer look."""
-        if tensor.__class__ is not core.tensor:
-            return None
-        kind, dtype = value.__class__, tensor.dtype
-        if dtype.__class__ is not core.dtype and rest[:2] == (True, True):
-            dtype = core.int32  # how far a pointer moves
-        if dtype.__class__ is not core.dtype or (len(rest) > 2 and not rest[2]):
-            return None
-        if kind is int and dtype.name in _LIMITS:
-            if not _LIMITS[dtype.name][0] <= value <= _LIMITS[dtype.name][1]:
-                return None
-        elif kind not in (int, float) or dtype.name not in _FLOATS or len(rest) > 3:
-            return None
-        kept = tensor.type.kept if tensor.type.__class__ is core.block_type else _SCALAR
-        key = value, dtype.name, kept.sizes
-        if key not in constants:
-            if len(constants) >= 4096:
-                constants.clear()
-            made = self.scalar_constant(value, dtype)
-            constants[key] = made if kept is _SCALAR else spread(made, kept)
-            constants[key].handle.data.flags.writeable = False
-        return constants[key]
-
-    def spread(value: Any, kept: _Shape) -> Any:
-        data = np.empty(kept.sizes, value.handle.data.dtype)
-        data[...] = value.handle.data
-        handle = interpreter.TensorHandle(data, value.handle.dtype.scalar)
-        return core.tensor(handle, _block_of(value.type.scalar, kept))
-
-    def broadcast_impl_value(self: Any, a: Any, b: Any) -> Any:
-        is_block = a.type.__class__ is core.block_type, b.type.__class__ is core.block_type
-        if is_block == (True, True):
-            one, other = a.type.kept, b.type.kept
-            if one is other:
-                return a, b
-            if (both := _common(one.sizes, other.sizes)) is not None:
-                return a if one is both else spread(a, both), b if other is both else spread(b, both)
-            return broadcast(self, a, b)
-        if is_block[0]:
-            return a, spread(b, a.type.kept)
-        return (spread(a, b.type.kept) if is_block[1] else a), b
-
-    def expand_dims(self: Any, tensor: Any, axis: int) -> Any:
-        if tensor.type.__class__ is not core.block_type or axis < 0:
-            return expand(self, tensor, axis)
-        kept = _with_axis(tensor.type.kept.sizes, axis)
-        handle = interpreter.TensorHandle(tensor.handle.data.reshape(kept.sizes), tensor.handle.dtype.scalar)
-        return core.tensor(handle, _block_of(tensor.type.scalar, kept))
-
-    semantic.to_tensor = lambda self, x, *rest: x if x.__class__ is core.tensor else to_tensor(self, x, *rest)
-    semantic.expand_dims = expand_dims
-    semantic.broadcast_impl_value = broadcast_impl_value
-    semantic.binary_op_type_checking_impl = check_types
-    interpreter.TensorHandle.__init__ = handle_init
-    interpreter.InterpreterBuilder.create_splat = create_splat
-    interpreter.InterpreterBuilder.binary_op = binary_op
-    interpreter.InterpreterBuilder.get_block_ty = lambda self, element, shape: _block_of(
-        element, _shape(shape)
-    )
     interpreter._get_np_dtype = get_np_dtype
     interpreter._patch_attr = patch_attr
-    builder = interpreter.interpreter_builder
-    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
-    core.block_type.__init__ = _block_init
-    core.block_type.name = property(_block_name)
-    core.block_type.with_element_ty = lambda self, scalar_ty: _block_of(scalar_ty, self.kept)
-    core.tensor.__init__ = _tensor_init
-    core.tuple.__eq__ = _tuple_equals
-    core.dtype.__eq__ = _dtype_equals
-    core.dtype.is_int = lambda self: self.name in _INTEGERS
-    core._unwrap_if_constexpr = _unwrap
+    interpreter.TensorHandle.__init__ = handle_init
+    builder = interpreter.InterpreterBuilder
+    builder.binary_op, builder.create_splat = binary_op, create_splat
+    builder.get_block_ty = lambda self, element, shape: _block_of(element, _shape(shape))
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
 
 
 if triton.knobs.runtime.interpret:
-    _quicken()
+    from triton.runtime import interpreter
+
+    _quicken_language()
+    _quicken_interpreter(interpreter)
