@@ -30,8 +30,8 @@ SSE_END = b"data: [DONE]\n\n"
 SILENCE_S = 10.0
 # A client that takes nothing for so long (it is suspended, say) must not keep others from loading their model
 STALL_S = 300.0
-# With less than this in a transport's buffer a write waits for nobody (asyncio's mark is at 64 KiB): it needs no
-# clock, which takes ten microseconds
+# With less in its buffer (asyncio's mark is at 64 KiB) a write waits for nobody, and needs no clock, which
+# takes ten microseconds
 _ROOM_BYTES = 32 << 10
 
 
