@@ -205,20 +205,18 @@ def router(
     Safe under graph capture. Raises ValueError if a shape or type does not fit.
     """
     check(logits, num_chosen, scoring, bias, num_groups, top_groups, group_top)
+    looks = (None,) * 7 if expected is None else expected.pointers(x.shape[0])
     rows = {
         "kv_index": kv_index, "normed": normed, "logits": logits, "arrivals": arrivals, "ids": ids,
         "weights": weights,
     }  # fmt: skip
     _check(x, norm[0], weight, weight_bias, num_chosen, rows)
-    tokens, width = x.shape
-    experts = weight.shape[0]
+    (tokens, width), experts = x.shape, weight.shape[0]
     if not tokens:
         return
     each = max(1, power_of_two(ceil_div(experts, WANTED_PROGRAMS)))
     programs = ceil_div(experts, each)
-    span = ceil_div(width, programs)
-    plane = weight.planes[0][0]
-    looks = (None,) * 7 if expected is None else expected.pointers(tokens)
+    span, plane = ceil_div(width, programs), weight.planes[0][0]
     _router_kernel[(programs, tokens, 1 if expected is None else 2)](
         x, norm[0], plane, weight_bias, bias, kv_index, normed, logits, arrivals, ids, weights, *looks,
         experts, width, norm[1], float(scale),
