@@ -65,7 +65,7 @@ def bench_residency() -> list[Row]:
 
 def bench_fill() -> list[Row]:
     """Check and time the gather from pinned memory."""
-    from ftd.kernels.fill_triton import fill
+    from ftd.kernels.fill_triton import DEEP, fill
 
     record = 3 * D * F * 2
     bank = torch.empty((E, record), dtype=torch.uint8, pin_memory=True)
@@ -77,9 +77,9 @@ def bench_fill() -> list[Row]:
         table = torch.stack([torch.randperm(E)[:records], torch.arange(records)], 1).to(torch.int32)
         wanted = bank[table[:, 0].long()]
         table, count = table.to(DEVICE), torch.tensor([records], dtype=torch.int32, device=DEVICE)
-        fill(table, count, bases, slots, E, record, programs)
+        fill(table, count, bases, slots, E, record, (programs, DEEP[1]))
         assert torch.equal(slots[:records].cpu(), wanted)
-        us = graph_us([lambda: fill(table, count, bases, slots, E, record, programs)] * 12)
+        us = graph_us([lambda: fill(table, count, bases, slots, E, record, (programs, DEEP[1]))] * 12)
         rate = records * record / us / 1e3
         rows.append(
             Row(op="fill", case=f"{records} records {programs} programs", us=us, rate=rate, unit="GB/s")
