@@ -1,5 +1,6 @@
 """Which rows of a fused tensor are one of the matrices that it holds.
 
+q k v            [Q + W + W]       of an attention: all heads' queries, then their keys, then their values
 query gate       [H, 2, C]         of an attention behind a gate: each head's query, then its gate
 qkv z            [Hk, Ck + Ck + r*Cv + r*Cv]   of a gated delta net: each key head's query and key, the
                                                values and z of the r value heads that share it
@@ -34,6 +35,10 @@ class Rows:
 def rows_of(kind: str, size: Mapping[str, int]) -> Rows:
     """Return where the matrix ``kind`` lies in its fused tensor; ``size`` holds the letters of shapes."""
     key_heads, key, head = size["G"], size["L"], size["C"]
+    if kind in ("q", "k", "v"):
+        queries, keys = size["Q"], size["W"]
+        first = {"q": 0, "k": queries, "v": queries + keys}[kind]
+        return Rows(1, queries + 2 * keys, ((first, queries if kind == "q" else keys),))
     if kind in ("query", "gate"):
         return Rows(size["H"], 2 * head, ((head if kind == "gate" else 0, head),))
     if kind in ("b", "a"):

@@ -56,6 +56,7 @@ TYPES: dict[int, tuple[str, int, int]] = {
     1: ("F16", 1, 2),
     2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
+    4: ("MXFP4_PAIRS", 32, 17),  # Ollama's, in a number that ggml has given up
     6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24),
     8: ("Q8_0", 32, 34),

@@ -8,6 +8,7 @@
     Q4_K         d f16 · dmin f16 · 12 bytes of 6-bit scales and mins · 128 nibble pairs
     Q5_K         as Q4_K with 32 bytes of high bits before the nibbles: bit b of byte i for value i of block b
     MXFP4        power-of-two scale u8 · 16 nibble pairs
+    MXFP4_PAIRS  as MXFP4, but byte j: value 2j low, value 2j + 1 high
     Q6_K         128 nibble pairs · 64 bytes of high bits · 16 scales i8 · d f16
 
 The nibbles of Q4_K and Q5_K pair value i of an even sub-block of 32 with value i of the next; those of Q6_K
@@ -45,6 +46,7 @@ FORMAT_BY_TYPE = {
     "Q5_K": "q5_k",
     "Q6_K": "q6_k",
     "MXFP4": "mxfp4",
+    "MXFP4_PAIRS": "mxfp4",
 }
 
 
@@ -117,6 +119,15 @@ def _repair(
     return low, high
 
 
+def _codes_of_neighbours(nibbles: Bytes) -> Bytes:
+    """[blocks, 16] with neighbours paired -> [blocks, 16] with halves of a block paired."""
+    out = np.empty((len(nibbles), 8, 2), np.uint8)
+    low, high = nibbles[:, :8], nibbles[:, 8:]
+    out[:, :, 0] = (low & 0x0F) | high << 4
+    out[:, :, 1] = low >> 4 | (high & 0xF0)
+    return out.reshape(-1, 16)
+
+
 def _codes_k(nibbles: Bytes) -> Bytes:
     """[blocks, 128] with sub-blocks paired -> [blocks, 128] with halves of a sub-block paired."""
     pairs = _words(nibbles).reshape(-1, 4, 2, 2)
@@ -163,6 +174,10 @@ _PLANES: dict[str, dict[str, _Plane]] = {
     "Q5_0": {"codes": _part(6, 22), "high": _part(2, 6), "scales": _part(0, 2)},
     "Q5_1": {"codes": _part(8, 24), "high": _part(4, 8), "scales": _part(0, 2), "mins": _part(2, 4)},
     "MXFP4": {"codes": _part(1, 17), "scales": _part(0, 1)},
+    "MXFP4_PAIRS": {
+        "codes": lambda blocks: _codes_of_neighbours(blocks[:, 1:17]),
+        "scales": _part(0, 1),
+    },
     "Q4_K": {
         "codes": lambda blocks: _codes_k(blocks[:, 16:144]),
         "scales": lambda blocks: _scales_6bit(blocks[:, 4:16]),

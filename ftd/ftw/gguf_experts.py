@@ -28,7 +28,8 @@ class Bank:
     """One weight of all experts of a layer, and what one expert's share of it becomes.
 
     sources: one tensor of all experts, or one an expert (files of before 2024). Of a tensor whose experts
-    hold several weights one after the other this one is number ``part`` of ``num_parts``.
+    hold several weights this one is number ``part`` of ``num_parts``: one after the other, or if
+    ``alternating`` is not 0 so many rows of each in turn.
     """
 
     sources: tuple[tuple[GgufFile, TensorInfo], ...]
@@ -38,6 +39,7 @@ class Bank:
     num_experts: int
     part: int = 0
     num_parts: int = 1
+    alternating: int = 0
 
     @property
     def type(self) -> str:
@@ -61,6 +63,12 @@ class Bank:
 
     def read(self, expert: int) -> NDArray[np.uint8]:
         """Return the bytes of one expert's share."""
+        if self.alternating:
+            file, info = self.sources[0]
+            both = np.empty(self.num_parts * self.expert_bytes, np.uint8)
+            file.read_into(both, info, expert * len(both))
+            rows = both.reshape(self.alternating, self.num_parts, -1)[:, self.part]
+            return np.ascontiguousarray(rows).reshape(-1)
         raw = np.empty(self.expert_bytes, np.uint8)
         if len(self.sources) > 1:
             file, info = self.sources[expert]
@@ -76,17 +84,28 @@ def plan(
 ) -> dict[int, list[Bank]]:
     """Return the banks of each layer of ``recipes``; InvalidGguf for one missing or of another shape."""
     return {
-        layer: [_bank(model, f"blk.{layer}.{part.gguf}", part, size, recipe) for part in family.experts]
+        layer: [
+            _bank(model, f"blk.{layer}.{part.gguf}", part, size, recipe, family.alternating)
+            for part in family.experts
+        ]
         for layer, recipe in recipes.items()
     }
 
 
-def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], recipe: Recipe | None) -> Bank:
+def _bank(
+    model: GgufModel,
+    name: str,
+    part: ExpertPart,
+    size: dict[str, int],
+    recipe: Recipe | None,
+    alternating: bool,
+) -> Bank:
     num_experts = size["E"]
     shape = tuple(size[letter] for letter in part.shape)
     names, number, num_parts = _stored(model, name, part, num_experts)
     sources: list[tuple[GgufFile, TensorInfo]] = []
-    rows = (*reversed(shape),) if num_parts == 1 else (shape[1], num_parts * shape[0])
+    rows = (*reversed(shape[1:]), num_parts * shape[0])
+    in_turn = shape[0] if alternating and num_parts > 1 else 0
     wanted = rows if len(names) > 1 else (*rows, num_experts)
     for stored in names:
         if stored not in model.source:
@@ -104,10 +123,10 @@ def _bank(model: GgufModel, name: str, part: ExpertPart, size: dict[str, int], r
     if len(shape) == 2:
         format = target(part.role, format, shape[1], recipe)
         matrix = (shape[0], shape[1])
-        return Bank(tuple(sources), part.role, format, matrix, num_experts, number, num_parts)
+        return Bank(tuple(sources), part.role, format, matrix, num_experts, number, num_parts, in_turn)
     if FORMATS[format].block != 1:
         raise InvalidGguf(f"tensor {info.name} holds vectors and must not be quantised: {info.type}")
-    return Bank(tuple(sources), part.role, "f32", (1, shape[0]), num_experts)
+    return Bank(tuple(sources), part.role, "f32", (1, shape[0]), num_experts, number, num_parts, in_turn)
 
 
 def _stored(
@@ -119,9 +138,10 @@ def _stored(
     each = [name.replace("_exps.", f".{expert}.") for expert in range(num_experts)]
     if each[0] in model.source:
         return each, 0, 1
-    both = name.replace(f"ffn_{part.role}_exps", "ffn_gate_up_exps")
-    if part.role in ("gate", "up") and both in model.source:
-        return [both], 0 if part.role == "gate" else 1, 2
+    role = part.role.removesuffix("_bias")
+    both = name.replace(f"ffn_{role}_exps", "ffn_gate_up_exps")
+    if role in ("gate", "up") and both in model.source:
+        return [both], 0 if role == "gate" else 1, 2
     return [name], 0, 1
 
 

@@ -9,10 +9,12 @@ changes. Norm weights of Gemma are stored in GGUF with one added: they are kept 
 them as is.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders, gemma3, latent, recurrent
+from ftd.ftw import encoders, gemma3, gptoss, latent, recurrent
 from ftd.ftw.format import ENCODER_TYPES, Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_moe import MOE_FAMILIES
@@ -46,14 +48,20 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+_DIALECTS: dict[str, Callable[[Mapping[str, Value]], dict[str, Value]]] = {
+    "gemma3": gemma3.translated,
+    "gptoss": gptoss.translated,
+}
+
+
 def family_of(model: GgufModel) -> tuple[Family, Settings]:
     """Return the family of a model and its settings; raise Unsupported with the list of known ones."""
     architecture = model.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise InvalidGguf(f"general.architecture is not a string: {architecture!r:.50}")
-    metadata = gemma3.translated(model.metadata) if architecture == "gemma3" else model.metadata
+    metadata = _DIALECTS[architecture](model.metadata) if architecture in _DIALECTS else model.metadata
     settings = Settings(architecture, metadata, model.source)
-    experts = model.metadata.get(f"{architecture}.expert_count", 0)
+    experts = metadata.get(f"{architecture}.expert_count", 0)
     if not isinstance(experts, int) or isinstance(experts, bool):
         raise InvalidGguf(f"{architecture}.expert_count is not an integer: {experts!r:.50}")
     families = MOE_FAMILIES if experts else FAMILIES
@@ -178,6 +186,6 @@ def _rope_scaling(settings: Settings, model: GgufModel, rotated: int) -> Json:
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if settings.has(f"rope.scaling.{key}"):
             scaling[name] = settings.number(f"rope.scaling.{key}")
-    if settings.architecture == "gpt-oss":
+    if settings.architecture in gptoss.ARCHITECTURES:
         scaling["truncate"] = False  # part of the model's definition; GGUF has no word for it
     return scaling

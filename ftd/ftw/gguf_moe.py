@@ -8,10 +8,9 @@ by their sum (a softmax over the chosen logits alone is the same).
 from collections.abc import Callable
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import latent, recurrent
+from ftd.ftw import gptoss, latent, recurrent
 from ftd.ftw.format import MAX_EXPERTS, Json
 from ftd.ftw.gguf_parts import (
-    MAX_LAYERS,
     MLP_BESIDE_EXPERTS,
     OUTER,
     TWO_NORMS,
@@ -45,14 +44,6 @@ def _shared(required: bool) -> tuple[Part, ...]:
     )
 
 
-_GPT_OSS_LAYER = (
-    Part("attn_norm.weight", "input_layernorm.weight", "D"),
-    Part("post_attention_norm.weight", "post_attention_layernorm.weight", "D"),
-    *attention(biases=True),
-    Part("attn_sinks.weight", "self_attn.sinks", "H"),
-    _ROUTER,
-    Part("ffn_gate_inp.bias", "mlp.gate.bias", "E"),
-)
 _GLM_ATTENTION = (
     Part("attn_norm.weight", "input_layernorm.weight", "D"),
     Part("post_attention_norm.weight", "post_attention_layernorm.weight", "D"),
@@ -101,18 +92,6 @@ def _granite(settings: Settings) -> dict[str, Json]:
         "embedding_multiplier": settings.number("embedding_scale", 1.0),
         "residual_multiplier": settings.number("residual_scale", 1.0),
         "logits_scaling": settings.number("logit_scale", 1.0),
-    }
-
-
-def _gpt_oss(settings: Settings) -> dict[str, Json]:
-    layers = settings.integer("block_count", high=MAX_LAYERS)
-    return {
-        **_routing(True)(settings),
-        "sliding_window": settings.integer("attention.sliding_window"),
-        "layer_types": ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)],
-        # Constants of the architecture: the file does not say them.
-        "swiglu_limit": 7.0,
-        "swiglu_alpha": 1.702,
     }
 
 
@@ -194,6 +173,13 @@ def _sparse(settings: Callable[[Settings], dict[str, Json]]) -> Family:
     )
 
 
+def _gpt_oss(alternating: bool) -> Family:
+    """Return gpt-oss as llama.cpp's converter writes it, or with the rows of Ollama's."""
+    layer = (*gptoss.ATTENTION, _ROUTER, Part("ffn_gate_inp.bias", "mlp.gate.bias", "E"))
+    experts = (*_EXPERTS, *_EXPERT_BIASES)
+    return Family("gpt_oss", OUTER, layer, gptoss.settings(_routing(True)), experts, alternating=alternating)
+
+
 MOE_FAMILIES: dict[str, Family] = {
     "deepseek2": Family(
         "deepseek_v3",
@@ -256,5 +242,6 @@ MOE_FAMILIES: dict[str, Family] = {
         _granite,
         _EXPERTS,
     ),
-    "gpt-oss": Family("gpt_oss", OUTER, _GPT_OSS_LAYER, _gpt_oss, (*_EXPERTS, *_EXPERT_BIASES)),
+    "gpt-oss": _gpt_oss(alternating=False),
+    "gptoss": _gpt_oss(alternating=True),
 }

@@ -28,7 +28,7 @@ class Part:
     """One tensor of a family: GGUF name, Hugging Face name, shape in the letters above, and what it needs.
 
     fused: which part of the tensor's rows it is, as in ``fused_rows``. older: the GGUF name and part of older
-    files.
+    files, or of another converter's.
     """
 
     gguf: str
@@ -55,7 +55,8 @@ class Family:
 
     experts: what a layer has of each expert; none in a dense family. dense: what the layers without experts
     of such a family have in place of ``layer``; none where all have experts. recurrent: what layers have in
-    place of ``layer`` that ``layer_types`` calls linear_attention.
+    place of ``layer`` that ``layer_types`` calls linear_attention. alternating: if rows of gate and up
+    alternate where one tensor holds both, instead of one after the other.
     """
 
     model_type: str
@@ -65,6 +66,7 @@ class Family:
     experts: tuple[ExpertPart, ...] = ()
     dense: tuple[Part, ...] = ()
     recurrent: tuple[Part, ...] = ()
+    alternating: bool = False
 
     def wanted(self, hyper: dict[str, Json]) -> Iterator[tuple[int | None, Part]]:
         """Yield the tensors outside the experts in the order of a step, each with its layer, if any."""
@@ -97,11 +99,11 @@ def expert_layers(family: Family, hyper: dict[str, Json]) -> list[int]:
 
 
 class Settings:
-    """Typed and bounded look-ups of one model's ``ARCH.key`` metadata."""
+    """Typed and bounded look-ups of one model's ``ARCH.key`` metadata, with what its converter left out."""
 
     def __init__(self, architecture: str, metadata: dict[str, Value], tensors: Collection[str] = ()) -> None:
         self.architecture = architecture
-        self._metadata = metadata
+        self.metadata = metadata
         self._tensors = tensors
 
     def has_tensor(self, name: str) -> bool:
@@ -110,11 +112,11 @@ class Settings:
 
     def has(self, key: str) -> bool:
         """Say whether the model sets ``ARCH.key``."""
-        return f"{self.architecture}.{key}" in self._metadata
+        return f"{self.architecture}.{key}" in self.metadata
 
     def get(self, key: str, default: Value | None) -> Value | None:
         """Return ``ARCH.key`` as it is, whatever its type."""
-        return self._metadata.get(f"{self.architecture}.{key}", default)
+        return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def integer(self, key: str, default: int | None = None, high: int = MAX_DIM, low: int = 1) -> int:
         """Return an integer of these bounds; an array must hold the same number throughout."""
@@ -143,7 +145,7 @@ class Settings:
 
     def flags(self, key: str) -> list[bool] | None:
         """Return an array of bools, None if there is none."""
-        value = self._metadata.get(f"{self.architecture}.{key}")
+        value = self.metadata.get(f"{self.architecture}.{key}")
         if value is None:
             return None
         items: object = value.tolist() if isinstance(value, np.ndarray) else value

@@ -93,7 +93,12 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
         bos = token_id(metadata, "cls", count) if bos is None else bos
         eos = token_id(metadata, "seperator", count) if eos is None else eos
     add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
-    named = [eos, token_id(metadata, "eot", count), token_id(metadata, "eom", count)]
+    named = [
+        eos,
+        token_id(metadata, "eot", count),
+        token_id(metadata, "eom", count),
+        *_more_ends(metadata, count),
+    ]
     ends = ends_by_text(enumerate(texts[:count]))
     return Tokens(
         bos_id=bos,
@@ -102,6 +107,16 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
         add_bos=add_bos and bos is not None,
         add_eos=flag(metadata, "add_eos_token", model == "bert") and eos is not None,
     )
+
+
+def _more_ends(metadata: dict[str, Value], count: int) -> list[int]:
+    """Return the tokens that ``tokenizer.ggml.eos_token_ids`` lists: Ollama's files name all ends there."""
+    ids = metadata.get("tokenizer.ggml.eos_token_ids")
+    if ids is None:
+        return []
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        raise InvalidGguf(f"tokenizer.ggml.eos_token_ids is not an array of integers: {ids!r:.50}")
+    return [int(token) for token in ids if 0 <= token < count]
 
 
 def _pad_id(metadata: dict[str, Value], count: int) -> int | None:

@@ -52,6 +52,8 @@ _FILE_TYPES = {
         17: "Q5_K_M",
         18: "Q6_K",
         32: "BF16",
+        4: "MXFP4",  # Ollama's; 38 is ggml's
+        38: "MXFP4",
     },
 }
 
@@ -90,13 +92,13 @@ def import_gguf(
         hyper = hyperparameters(family, settings, model)
         _check_floats(model, quantization)
         plan, experts = _plan(family, model, hyper, quantization)
-        tokenizer = tokenizer_json(model.metadata, vocab_size=int(str(hyper["vocab_size"]))).encode()
+        tokenizer = tokenizer_json(settings.metadata, vocab_size=int(str(hyper["vocab_size"]))).encode()
         draft = FtwConfig(
             architecture=family.model_type,
             hyperparameters=hyper,
             quantization=quantization.upper() if quantization else _quantization(model),
             parameter_count=sum(tensor.num_values for tensor in model.tensors),
-            tokens=special_tokens(model.metadata, int(str(hyper["vocab_size"]))),
+            tokens=special_tokens(settings.metadata, int(str(hyper["vocab_size"]))),
             tensors=[],
             blobs=[],
             metadata=shown_metadata(model),
@@ -242,6 +244,8 @@ def _vector(planned: _Planned) -> NDArray[np.generic]:
     """Return a 1-D tensor as f32, which holds every f16 and bf16 exactly."""
     raw = planned.file.read(planned.info)
     values: NDArray[np.generic] = gguf_experts.as_f32(raw, planned.info.type)
+    if planned.runs:
+        values = np.concatenate([values[first : first + count] for first, count in planned.runs])
     return _halves(values.reshape(-1, 1), planned.head_dim) if planned.head_dim else values
 
 
@@ -292,7 +296,8 @@ def _quantization(model: GgufModel) -> str:
     bytes_by_type: dict[str, int] = {}
     for tensor in model.tensors:
         bytes_by_type[tensor.type] = bytes_by_type.get(tensor.type, 0) + tensor.num_bytes
-    return max(bytes_by_type, key=lambda name: bytes_by_type[name], default="unknown")
+    most = max(bytes_by_type, key=lambda name: bytes_by_type[name], default="unknown")
+    return gguf_blocks.FORMAT_BY_TYPE.get(most, most).upper()
 
 
 def shown_metadata(model: GgufModel) -> dict[str, Json]:

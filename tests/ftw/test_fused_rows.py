@@ -21,6 +21,12 @@ def test_queries_and_gates_alternate_by_head(kind: str, half: int) -> None:
     assert taken(rows) == numbered[:, half].reshape(-1).tolist()
 
 
+@pytest.mark.parametrize(("kind", "rows"), [("q", range(12)), ("k", range(12, 20)), ("v", range(20, 28))])
+def test_queries_keys_and_values_lie_one_after_the_other(kind: str, rows: range) -> None:
+    found = rows_of(kind, SIZE | {"Q": 12, "W": 8})
+    assert found.stored == 28 and taken(found) == list(rows)
+
+
 def test_queries_keys_values_and_z_lie_by_key_head() -> None:
     qkv, z = rows_of("qkv", SIZE), rows_of("z", SIZE)
     assert qkv.stored == z.stored == 2 * (3 + 3 + 15 + 15)

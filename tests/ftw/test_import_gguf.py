@@ -84,7 +84,7 @@ def assert_same_values(path: Path, imported: ImportedModel, tensors: dict[str, Q
             ours = tensors[hugging_face_name(info.name, str(file.metadata["general.architecture"]))]
             assert ours.format == ("f32" if len(info.dims) == 1 else FORMAT_BY_TYPE[info.type])
             raw = file.read(info).reshape(ours.shape[0], -1)[:LONG_ROWS]
-            wanted = gguf.dequantize(raw, gguf.GGMLQuantizationType[info.type]).astype(np.float32)
+            wanted = gguf_bytes.values(info.type, raw)
             values = dequantize(first_rows(ours) if ours.shape[0] > LONG_ROWS else ours)
             if imported.config.architecture == "llama" and info.name.split(".")[-2] in ("attn_q", "attn_k"):
                 heads = hyper["num_attention_heads" if "attn_q" in info.name else "num_key_value_heads"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gguf as package
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ BLOCKS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
     "MXFP4": (39, 32, 17, ()),
+    "MXFP4_PAIRS": (4, 32, 17, ()),
 }
 
 
@@ -83,7 +85,7 @@ def blocks(kind: str, rows: int, columns: int, random: np.random.Generator) -> N
     if kind in ("F32", "BF16"):
         floats = random.normal(size=len(raw)).astype(np.float32)
         raw[:] = floats.view(np.uint8).reshape(-1, 4)[:, 4 - size :]
-    if kind == "MXFP4":
+    if kind in ("MXFP4", "MXFP4_PAIRS"):
         raw[:, 0] = random.integers(100, 140, len(raw))
         raw[:, 1:][raw[:, 1:] & 0x0F == 8] &= 0xF0  # the gguf package reads the code of -0 as +0
         raw[:, 1:][raw[:, 1:] >> 4 == 8] &= 0x0F
@@ -92,6 +94,16 @@ def blocks(kind: str, rows: int, columns: int, random: np.random.Generator) -> N
             random.normal(0, 0.1, len(raw)).astype(np.float16).view(np.uint8).reshape(-1, 2)
         )
     return raw.reshape(rows, -1)
+
+
+def values(kind: str, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[rows, row bytes] -> [rows, columns] as the ``gguf`` package reads them."""
+    if kind == "MXFP4_PAIRS":  # unknown to the package: MXFP4 with values 2j and 2j + 1 in byte j
+        blocks = raw.reshape(-1, 17).copy()
+        codes = np.stack((blocks[:, 1:] & 0x0F, blocks[:, 1:] >> 4), axis=2).reshape(-1, 32)
+        blocks[:, 1:] = codes[:, :16] | codes[:, 16:] << 4
+        kind, raw = "MXFP4", blocks.reshape(raw.shape)
+    return package.dequantize(raw, package.GGMLQuantizationType[kind]).astype(np.float32)
 
 
 def tensor(name: str, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> Tensor:
