@@ -10,6 +10,7 @@ port from a closed one.
 
 import ipaddress
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -73,10 +74,18 @@ def _unwrap(ip: _Address) -> _Address:
 
 
 class CheckedResolver(AbstractResolver):
-    """A resolver that returns only addresses the policy permits, and raises Forbidden if none is left."""
+    """A resolver that returns only addresses the policy permits, and raises Forbidden if none is left.
 
-    def __init__(self, policy: AddressPolicy, inner: AbstractResolver | None = None) -> None:
-        self._policy = policy
+    trusted: host and port of what the environment names: a proxy, wherever it is.
+    """
+
+    def __init__(
+        self,
+        policy: AddressPolicy,
+        inner: AbstractResolver | None = None,
+        trusted: Collection[tuple[str | None, int | None]] = (),
+    ) -> None:
+        self._policy, self._trusted = policy, trusted
         self._inner = inner or ThreadedResolver()
 
     async def resolve(
@@ -84,6 +93,8 @@ class CheckedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """Resolve ``host``; called by aiohttp for every connection to a host that is not a literal."""
         results = await self._inner.resolve(host, port, family)
+        if (host, port) in self._trusted:
+            return results
         permitted = [entry for entry in results if self._policy.permits(host, port, entry["host"])]
         if not permitted:
             raise refusal(host)

@@ -21,6 +21,7 @@ from ftd import __version__, certificates
 from ftd.errors import FtdError, NotFound, TransferError, Unauthorized
 from ftd.registry.addresses import AddressPolicy, CheckedResolver
 from ftd.registry.auth import Authorizer, Challenge, parse_challenge, parse_token
+from ftd.registry.proxies import proxy_of
 
 # Registries of Ollama models look at the version in front; the real name of the program follows.
 USER_AGENT = f"ollama/0.13.5 (amd64 linux) ftd/{__version__}"
@@ -83,12 +84,15 @@ class Connection:
         self.source = source
         self._authorizer = authorizer
         self._authorizing = asyncio.Lock()
+        proxies = (proxy_of(URL(f"{scheme}://registry.invalid")) for scheme in ("http", "https"))
         timeout = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=limits.connect_s, sock_read=limits.stall_s
         )
         connector = aiohttp.TCPConnector(
             ssl=certificates.context(),
-            resolver=CheckedResolver(source.policy),
+            resolver=CheckedResolver(
+                source.policy, trusted=[(proxy.host, proxy.port) for proxy in proxies if proxy is not None]
+            ),
             use_dns_cache=False,
             limit=num_streams + 2,
         )
@@ -142,6 +146,13 @@ class Connection:
             raise TransientError(f"registry does not answer: {url.host}", UNREACHABLE_HINT) from exc
         except aiohttp.InvalidURL as exc:
             raise TransferError(f"not a registry address: {url.host}") from exc
+        except aiohttp.ClientHttpProxyError as exc:
+            hint = "put user and password into it: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+            raise TransferError(
+                f"the proxy refuses {url.host}: {exc.status} {exc.message}", hint if exc.status == 407 else ""
+            ) from exc
+        except aiohttp.ClientProxyConnectionError as exc:
+            raise TransientError(f"no proxy answers at {exc.host}:{exc.port}", "see HTTPS_PROXY") from exc
         except (aiohttp.ClientError, ConnectionError) as exc:
             kind = TransferError if _is_unknown_name(exc) else TransientError
             raise kind(f"registry {url.host}: {exc or type(exc).__name__}", UNREACHABLE_HINT) from exc
@@ -179,7 +190,9 @@ class Connection:
         if authorization is not None:
             headers = {**headers, "Authorization": authorization}
         data = body() if callable(body) else None if body is None else io.BytesIO(body)
-        return await self._session.request(method, url, headers=headers, data=data, allow_redirects=False)
+        return await self._session.request(
+            method, url, headers=headers, data=data, allow_redirects=False, proxy=proxy_of(url)
+        )
 
     def _is_own(self, url: URL) -> bool:
         own = self.source.registry
