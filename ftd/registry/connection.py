@@ -153,6 +153,12 @@ class Connection:
             ) from exc
         except aiohttp.ClientProxyConnectionError as exc:
             raise TransientError(f"no proxy answers at {exc.host}:{exc.port}", "see HTTPS_PROXY") from exc
+        except aiohttp.ClientConnectorSSLError as exc:
+            # What answers a greeting in TLS with anything else
+            raise TransferError(
+                f"registry {url.host} does not speak TLS: {exc.os_error.strerror or exc}",
+                "--insecure reaches one that speaks plain HTTP",
+            ) from exc
         except (aiohttp.ClientError, ConnectionError) as exc:
             kind = TransferError if _is_unknown_name(exc) else TransientError
             raise kind(f"registry {url.host}: {exc or type(exc).__name__}", UNREACHABLE_HINT) from exc

@@ -273,3 +273,14 @@ async def test_a_host_that_does_not_exist_is_asked_for_once(
 
 def test_pauses_double() -> None:
     assert [Limits().pause_s(failures) for failures in (1, 2, 3)] == [1.0, 2.0, 4.0]
+
+
+async def test_one_that_speaks_plain_http_is_told_from_one_that_is_away(
+    registry: FaultyRegistry, tmp_path: Path
+) -> None:
+    source = Source(URL(f"https://127.0.0.1:{registry.port}/"), AddressPolicy(("127.0.0.1",)))
+    async with Connection(source, Authorizer(SigningKey(tmp_path), {}), LIMITS, 1) as connection:
+        with pytest.raises(TransferError, match=r"registry 127\.0\.0\.1 does not speak TLS") as caught:
+            await fetch(connection, "/v2/")
+    assert not isinstance(caught.value, TransientError), "asking again helps nobody"
+    assert caught.value.hint == "--insecure reaches one that speaks plain HTTP"
