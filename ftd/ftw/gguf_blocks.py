@@ -121,11 +121,10 @@ def _repair(
 
 def _codes_of_neighbours(nibbles: Bytes) -> Bytes:
     """[blocks, 16] with neighbours paired -> [blocks, 16] with halves of a block paired."""
-    out = np.empty((len(nibbles), 8, 2), np.uint8)
-    low, high = nibbles[:, :8], nibbles[:, 8:]
-    out[:, :, 0] = (low & 0x0F) | high << 4
-    out[:, :, 1] = low >> 4 | (high & 0xF0)
-    return out.reshape(-1, 16)
+    even, odd = _repair(*_words(nibbles).T)
+    pairs: NDArray[np.uint16] = even.view(np.uint8).astype("<u2")
+    pairs |= odd.view(np.uint8).astype("<u2") << np.uint16(8)
+    return pairs.view(np.uint8).reshape(-1, 16)
 
 
 def _codes_k(nibbles: Bytes) -> Bytes:

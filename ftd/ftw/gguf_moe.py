@@ -173,12 +173,14 @@ def _sparse(settings: Callable[[Settings], dict[str, Json]]) -> Family:
     )
 
 
-def _gpt_oss(alternating: bool) -> Family:
-    """Return gpt-oss as llama.cpp's converter writes it, or with the rows of Ollama's."""
-    layer = (*gptoss.ATTENTION, _ROUTER, Part("ffn_gate_inp.bias", "mlp.gate.bias", "E"))
-    experts = (*_EXPERTS, *_EXPERT_BIASES)
-    return Family("gpt_oss", OUTER, layer, gptoss.settings(_routing(True)), experts, alternating=alternating)
-
+_GPT_OSS = Family(
+    "gpt_oss",
+    OUTER,
+    (*gptoss.ATTENTION, _ROUTER, Part("ffn_gate_inp.bias", "mlp.gate.bias", "E")),
+    gptoss.settings(_routing(True)),
+    (*_EXPERTS, *_EXPERT_BIASES),
+    alternating=True,
+)
 
 MOE_FAMILIES: dict[str, Family] = {
     "deepseek2": Family(
@@ -242,6 +244,5 @@ MOE_FAMILIES: dict[str, Family] = {
         _granite,
         _EXPERTS,
     ),
-    "gpt-oss": _gpt_oss(alternating=False),
-    "gptoss": _gpt_oss(alternating=True),
+    **dict.fromkeys(gptoss.ARCHITECTURES, _GPT_OSS),
 }

@@ -1,8 +1,9 @@
 """gpt-oss in GGUF files: llama.cpp's converter says gpt-oss, Ollama's gptoss, with names of its own.
 
 Ollama's older files keep q, k and v in one tensor, and the experts' gate and up in another whose rows
-alternate; their MXFP4 blocks are of the type MXFP4_PAIRS. None of its files tells how positions are scaled
-(by yarn always), nor by which expressions text is cut: the vocabulary's pre-tokenizer is missing or another.
+alternate (llama.cpp has neither); their MXFP4 blocks are of the type MXFP4_PAIRS. None of its files tells how
+positions are scaled (by yarn always), nor by which expressions text is cut: the vocabulary's pre-tokenizer is
+missing or another. Ollama takes all these names under either architecture.
 """
 
 from collections.abc import Callable, Mapping

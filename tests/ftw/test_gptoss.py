@@ -282,19 +282,27 @@ def test_files_that_cannot_be_are_refused(
         import_gguf([save("m.gguf", gguf_bytes.gguf(metadata(**settings), found))], sink)
 
 
-def test_gate_and_up_of_llama_cpps_files_are_one_after_the_other(save: Save, sink: DirectorySink) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_either_architecture_takes_the_names_of_both(fused: bool, save: Save, sink: DirectorySink) -> None:
     _, state = checkpoint_bytes.gpt_oss()
-    planes = []
-    for fused in (False, True):
-        told = {key.replace("gptoss.", "gpt-oss."): value for key, value in metadata().items()}
-        told |= {"general.architecture": "gpt-oss", "gpt-oss.rope.scaling.type": "yarn"}
-        tensors = {tensor.name: tensor for tensor in converted(state, GGML, False)}
-        for kind in ("weight", "bias") if fused else ():
-            gate, up = (tensors.pop(f"blk.0.ffn_{role}_exps.{kind}") for role in ("gate", "up"))
-            parts = [np.frombuffer(part.data, np.uint8).reshape(E, -1) for part in (gate, up)]
-            dims = (D, 2 * F, E) if kind == "weight" else (2 * F, E)
-            name, data = f"blk.0.ffn_gate_up_exps.{kind}", np.concatenate(parts, axis=1).tobytes()
-            tensors[name] = gguf_bytes.Tensor(name, dims, gate.type, data)
-        file = gguf_bytes.gguf(told | {"tokenizer.ggml.pre": "gpt-4o"}, list(tensors.values()))
-        planes.append(load(sink, import_gguf([save("m.gguf", file)], sink))[1])
-    assert planes[0] == planes[1] and len(planes[0]) == E * 6
+    llama_cpps = {
+        "attn_out": "attn_output",
+        "attn_sinks": "attn_sinks.weight",
+        "ffn_norm": "post_attention_norm",
+    }
+    loaded = []
+    for architecture in ("gptoss", "gpt-oss"):
+        told = {key.replace("gptoss.", f"{architecture}."): value for key, value in metadata().items()}
+        told |= {"general.architecture": architecture, f"{architecture}.rope.scaling.type": "yarn"}
+        for names in ({}, llama_cpps):
+            tensors = []
+            for tensor in converted(state, GGML, fused):
+                first, layer, *rest = tensor.name.split(".")
+                if first == "blk":
+                    rest[0] = names.get(rest[0], rest[0])
+                name = ".".join((first, layer, *rest))
+                tensors.append(gguf_bytes.Tensor(name, tensor.dims, tensor.type, tensor.data))
+            loaded.append(load(sink, import_gguf([save("m.gguf", gguf_bytes.gguf(told, tensors))], sink)))
+    for values, planes in loaded[1:]:
+        assert planes == loaded[0][1] and values.keys() == loaded[0][0].keys()
+        assert all(np.array_equal(values[name], matrix) for name, matrix in loaded[0][0].items())
