@@ -27,7 +27,7 @@ _COMMON = {
 
 def has_pictures(metadata: Mapping[str, Value]) -> bool:
     """Say whether a file also holds what reads pictures, which ftd leaves out."""
-    return "gemma3.vision.block_count" in metadata
+    return f"{metadata['general.architecture']}.vision.block_count" in metadata
 
 
 def translated(metadata: Mapping[str, Value]) -> dict[str, Value]:
@@ -38,7 +38,7 @@ def translated(metadata: Mapping[str, Value]) -> dict[str, Value]:
     if "gemma3.rope.global.freq_base" in metadata:  # of the first converter
         found.pop("gemma3.final_logit_softcapping", None)
     layers = metadata.get("gemma3.block_count")
-    if has_pictures(metadata) and isinstance(layers, int) and layers in _SCALED_LAYERS:
+    if "gemma3.vision.block_count" in metadata and isinstance(layers, int) and layers in _SCALED_LAYERS:
         found.setdefault("gemma3.rope.scaling.factor", _ROPE_FACTOR)
     return found
 

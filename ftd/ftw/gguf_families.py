@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders, gemma3, gptoss, latent, recurrent
+from ftd.ftw import encoders, gemma3, gptoss, latent, qwen35, recurrent
 from ftd.ftw.format import ENCODER_TYPES, Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_moe import MOE_FAMILIES
@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
 _DIALECTS: dict[str, Callable[[Mapping[str, Value]], dict[str, Value]]] = {
     "gemma3": gemma3.translated,
     "gptoss": gptoss.translated,
+    **dict.fromkeys(qwen35.ARCHITECTURES, qwen35.translated),
 }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import expert_records, gemma3, gguf_blocks, gguf_experts
+from ftd.ftw import expert_records, gemma3, gguf_blocks, gguf_experts, qwen35
 from ftd.ftw.format import FtwConfig, Json
 from ftd.ftw.fused_rows import Run, rows_of, slabs
 from ftd.ftw.gguf import TYPES, GgufFile, TensorInfo
@@ -196,6 +196,8 @@ def _plan(
 def _has_no_use(name: str, model: GgufModel, num_layers: int) -> bool:
     """Say whether a tensor reads pictures, or belongs to layers behind the last that only draft tokens."""
     if name.startswith(gemma3.PICTURES) and gemma3.has_pictures(model.metadata):
+        return True
+    if name.startswith(qwen35.DRAFTING) and model.metadata["general.architecture"] in qwen35.ARCHITECTURES:
         return True
     match = _LAYER_TENSOR.fullmatch(name)
     return match is not None and num_layers <= int(match[1]) < num_layers + drafting_layers(model)

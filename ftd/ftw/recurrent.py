@@ -43,7 +43,7 @@ def delta_net(fused_rates: bool) -> tuple[Part, ...]:
         Part(f"{rates[1]}.weight", "linear_attn.in_proj_a.weight", "ND", fused=kinds[1]),
         Part("ssm_conv1d.weight", "linear_attn.conv1d.weight", "AK"),
         Part("ssm_a", "linear_attn.A", "N"),
-        Part("ssm_dt.bias", "linear_attn.dt_bias", "N"),
+        Part("ssm_dt.bias", "linear_attn.dt_bias", "N", older=("ssm_dt", "")),
         Part("ssm_norm.weight", "linear_attn.norm.weight", "M"),
         Part("ssm_out.weight", "linear_attn.out_proj.weight", "DB"),
     )
@@ -67,7 +67,7 @@ def gguf_settings(tiled: bool, more: Callable[[Settings], dict[str, Json]]) -> C
             "linear_key_head_dim": settings.integer("ssm.state_size"),
             "linear_value_head_dim": inner // value_heads,
             "linear_conv_kernel_dim": settings.integer("ssm.conv_kernel"),
-            "linear_heads_tiled": tiled,
+            "linear_heads_tiled": tiled and settings.flag("ssm.v_head_reordered", True),
         }
 
     return read
