@@ -8,6 +8,9 @@ from typing import Any
 from ftd import config, environment, units
 from ftd.cli import output
 
+# What tests and benchmarks of a checkout read
+_OF_SCRIPTS = ("FTD_TEST_", "FTD_PEER")
+
 
 def run(options: argparse.Namespace) -> int:
     """Print the table of settings in force."""
@@ -21,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
         output.note(f"\nconfig file: {environment.state_dir() / 'config.toml'}")
     known = {row[0] for row in rows}
     for name in sorted(environment.variables()):
-        if name.startswith("FTD_") and name not in known:
+        if name.startswith("FTD_") and name not in known and not name.startswith(_OF_SCRIPTS):
             close = difflib.get_close_matches(name, known, 1, 0.8)
             output.note(f"warning: {name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
     return 0

@@ -50,6 +50,7 @@ def test_it_needs_no_daemon(cli) -> None:
 
 
 def test_a_misspelt_variable_is_named(cli) -> None:
-    result = cli("env", env={"FTD_KEEPALIVE": "1h", "FTD_Q": "1"})
+    result = cli("env", env={"FTD_KEEPALIVE": "1h", "FTD_Q": "1", "FTD_PEER": "of benchmarks"})
     assert "warning: FTD_KEEPALIVE is no setting; did you mean FTD_KEEP_ALIVE?\n" in result.stderr
     assert "warning: FTD_Q is no setting\n" in result.stderr
+    assert "FTD_PEER" not in result.stderr
