@@ -69,8 +69,9 @@ def scrubbed_environment(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path])
     home = next(homes)
     for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(home))
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+    for variable in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.upper(), raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -60,11 +60,11 @@ def expected(folder: Path) -> np.ndarray:
 async def daemon(tmp_path: Path, folder: Path):
     async with running(tmp_path, WORKER_COMMAND, models=()) as daemon:
         body, uploads = request("minilm", parse_modelfile(f"FROM {folder}".encode()), folder)
-        for field, file in uploads:
+        for field, name, file in uploads:
             digest = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
             with file.open("rb") as data:
                 await daemon.session.post(f"{daemon.url}/api/blobs/{digest}", data=data)
-            body[field][str(file.relative_to(folder))] = digest
+            body[field][name] = digest
         created = await daemon.post("/api/create", body)
         assert '{"status":"success"}' in await created.text()
         yield daemon
