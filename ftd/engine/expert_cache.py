@@ -239,13 +239,11 @@ class ExpertCache:
         victims = self._victims(1, self.num_experts)
         if self.policy != "decayed" or not len(missing) or not victims:
             return None
-        expert, slot = int(missing[0]), victims[0]
-        owner = int(self.owner_of[slot])
-        if owner != NOWHERE:
-            if self.score[expert] + self._clock.weight <= self.score[owner]:
-                return None
-            self.slot_of[owner] = NOWHERE
-        self.owner_of[slot], self.slot_of[expert], self.last_use[slot] = expert, slot, self._now + BESIDE
+        expert = int(missing[0])
+        slot = self._admit(expert, victims[0], self._clock.weight)
+        if slot == NOWHERE:
+            return None
+        self.last_use[slot] += BESIDE
         self.counters.ahead_fills += 1
         return expert, slot
 
@@ -266,11 +264,14 @@ class ExpertCache:
         free = order[is_free & (self.owner_of[order] < owner_end)]
         return [int(slot) for slot in free[:count]]
 
-    def _admit(self, expert: int, slot: int) -> int:
-        """Give ``slot`` to ``expert`` if the policy lets it and return it, else NOWHERE."""
+    def _admit(self, expert: int, slot: int, more: int = 0) -> int:
+        """Give ``slot`` to ``expert``, whose score counts so much more, if the policy lets it, and return it.
+
+        Else NOWHERE.
+        """
         owner = int(self.owner_of[slot])
         if owner != NOWHERE:
-            if self.policy == "decayed" and self.score[expert] <= self.score[owner]:
+            if self.policy == "decayed" and self.score[expert] + more <= self.score[owner]:
                 return NOWHERE
             self.slot_of[owner] = NOWHERE
         self.owner_of[slot] = expert

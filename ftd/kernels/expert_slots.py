@@ -88,8 +88,9 @@ class ExpertSlots:
         self.mailbox: Mailbox | None = None
         self._max_looks = MAX_LOOKS
         self._worker: ExpertWorker | None = None
-        stage = config, self._slots, self.state, self._banks, self._copies, self._placement
-        self.stages = StagedLayers(*stage)
+        self.stages = StagedLayers(
+            config, self._slots, self.state, self._banks, self._copies, self._placement
+        )
         self.formats: set[str] = set()
 
     def use_processor(self, threads: Pool, width: int, precision: str, prompt_tokens: int = 0) -> None:

@@ -26,7 +26,35 @@ _FEW_PAIRS = tl.constexpr(64)
 _MISSES_AT_ONCE = tl.constexpr(32)
 
 _BESIDE = tl.constexpr(BESIDE)
-_NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
+NEVER = tl.constexpr(2**63 - 1)  # the key of a slot that cannot be a victim
+
+
+@triton.jit
+def slots_by_heat(
+    owner_of, last_use, score, now, begin, owner_end, R, LRU: tl.constexpr, SLOTS: tl.constexpr
+):
+    """Return all slots, whose they are, and how hot; NEVER where nobody may take one.
+
+    begin: accesses before this step.
+    """
+    slot = tl.arange(0, SLOTS)
+    known = slot < R
+    owner = tl.load(owner_of + slot, mask=known, other=-1)
+    used = tl.load(last_use + slot, mask=known, other=0)
+    key = used
+    if not LRU:
+        key = tl.load(score + owner, mask=owner >= 0, other=-1)
+    is_free = (used != now) & (used <= _BESIDE + begin)
+    return slot, owner, tl.where(known & is_free & (owner < owner_end), key, NEVER)
+
+
+@triton.jit
+def coldest_slot(slot, owner, key):
+    """Return the lowest key, the lowest slot that has it, and whose it is."""
+    coldest = tl.min(key, axis=0)
+    # Both in one number
+    found = tl.min(tl.where(key == coldest, (slot.to(tl.int64) << 32) + owner + 1, NEVER), axis=0)
+    return coldest, (found >> 32).to(tl.int32), (found & 0xFFFFFFFF).to(tl.int32) - 1
 
 
 @triton.jit
@@ -39,24 +67,13 @@ def _victims(
 
     begin: accesses before this step; from rank ``share`` on slots are filled beside the step.
     """
-    slot = tl.arange(0, SLOTS)
-    known = slot < R
-    owner = tl.load(owner_of + slot, mask=known, other=-1)
-    used = tl.load(last_use + slot, mask=known, other=0)
-    key = used
-    if not LRU:
-        key = tl.load(score + owner, mask=owner >= 0, other=-1)
-    is_free = (used != now) & (used <= _BESIDE + begin)
-    key = tl.where(known & is_free & (owner < owner_end), key, _NEVER)
+    slot, owner, key = slots_by_heat(owner_of, last_use, score, now, begin, owner_end, R, LRU, SLOTS)
     placed = tl.full(rank.shape, -1, tl.int32)
     turn = wanted * 0
     while turn < wanted:
-        coldest = tl.min(key, axis=0)
-        # The lowest slot, and whose it is, in one number
-        found = tl.min(tl.where(key == coldest, (slot.to(tl.int64) << 32) + owner + 1, _NEVER), axis=0)
-        victim, old = (found >> 32).to(tl.int32), (found & 0xFFFFFFFF).to(tl.int32) - 1
+        coldest, victim, old = coldest_slot(slot, owner, key)
         is_turn = is_miss & (rank == turn)
-        admitted = coldest != _NEVER
+        admitted = coldest != NEVER
         if not LRU:
             hotter = tl.max(tl.where(is_turn, its_score, -1), axis=0) > coldest
             admitted = admitted & ((old < 0) | hotter)
@@ -67,7 +84,7 @@ def _victims(
         tl.store(owner_of + victims, flat, mask=is_turn & admitted)
         tl.store(last_use + victim, tl.where(turn < share, now, now + _BESIDE), mask=admitted)
         placed = tl.where(is_turn & admitted, victim, placed)
-        key = tl.where(slot == victim, _NEVER, key)
+        key = tl.where(slot == victim, NEVER, key)
         # Later misses are colder and later victims hotter: the first refusal is followed by others only.
         turn = tl.where(admitted, turn + 1, wanted)
     return placed

@@ -4,20 +4,13 @@ import numpy as np
 import torch
 
 from ftd.kernels.expert_ahead import ExpertsAhead
-from ftd.kernels.expert_places import PoolConfig
 from ftd.kernels.residency_state import Placement, Residency
 from ftd.kernels.residency_triton import access, advance
+from tests.kernels.test_expert_places import config
 
-LAYERS, E, R, S = 2, 4, 3, 64
-CONFIG = PoolConfig(
-    num_layers=LAYERS,
-    num_experts=E,
-    record_bytes=S,
-    num_slots=R,
-    quota=tuple(range(E + 1)),
-    weights=(1,),
-    epoch_half_lives=24,
-)
+LAYERS, E, R = 2, 4, 3
+CONFIG = config(LAYERS, E, R)
+S, QUOTA = CONFIG.record_bytes, tuple(range(E + 1))
 
 
 def test_the_likeliest_miss_of_the_next_layer_is_copied(device: str, rng: np.random.Generator) -> None:
@@ -26,7 +19,7 @@ def test_the_likeliest_miss_of_the_next_layer_is_copied(device: str, rng: np.ran
         banks = [bank.pin_memory() for bank in banks]
     bases = torch.tensor([bank.data_ptr() for bank in banks], dtype=torch.int64, device=device)
     slots = torch.zeros((R, S), dtype=torch.uint8, device=device)
-    state = Residency.make(LAYERS * E, R, CONFIG.quota, CONFIG.weights, device)
+    state = Residency.make(LAYERS * E, R, QUOTA, CONFIG.weights, device)
     placement = Placement.make(1, 2, E, device)
     ahead = ExpertsAhead(CONFIG, device)
 

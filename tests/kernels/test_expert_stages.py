@@ -13,34 +13,28 @@ from ftd.kernels.expert_places import PoolConfig
 from ftd.kernels.expert_prompts import PromptShare
 from ftd.kernels.expert_stages import StagedLayers
 from ftd.kernels.residency_state import Placement, Residency
+from tests.kernels.test_expert_places import config
 
-LAYERS, E, R, S = 3, 4, 5, 64
-CONFIG = PoolConfig(
-    num_layers=LAYERS,
-    num_experts=E,
-    record_bytes=S,
-    num_slots=R,
-    quota=tuple(range(E + 1)),
-    weights=(1,),
-    epoch_half_lives=24,
-)
+LAYERS, E, R = 3, 4, 5
+CONFIG = config(LAYERS, E, R)
+S, QUOTA = CONFIG.record_bytes, tuple(range(E + 1))
 
 
 class Pool:
     """The parts of a pool that stages work with: experts 1 and 2 of layer 0 and 3 of layer 2 are in slots."""
 
-    def __init__(self, rng: np.random.Generator, device: str, config: PoolConfig = CONFIG) -> None:
+    def __init__(self, rng: np.random.Generator, device: str, made: PoolConfig = CONFIG) -> None:
         self.banks = [torch.from_numpy(rng.integers(0, 256, (E, S), np.uint8)) for _ in range(LAYERS)]
         if device == "cuda":
             self.banks = [bank.pin_memory() for bank in self.banks]
-        self.slots = torch.zeros((config.num_places, S), dtype=torch.uint8, device=device)
-        self.state = Residency.make(LAYERS * E, R, config.quota, config.weights, device)
+        self.slots = torch.zeros((made.num_places, S), dtype=torch.uint8, device=device)
+        self.state = Residency.make(LAYERS * E, R, QUOTA, made.weights, device)
         for slot, flat in enumerate((1, 2, 2 * E + 3)):
             self.state.owner_of[slot], self.state.slot_of[flat] = flat, slot
             self.slots[slot] = self.banks[flat // E][flat % E].to(device)
         self.placements: dict[tuple[int, int], Placement] = {}
         stream = torch.cuda.Stream() if device == "cuda" else None
-        self.stages = StagedLayers(config, self.slots, self.state, self.banks, stream, self.placement)
+        self.stages = StagedLayers(made, self.slots, self.state, self.banks, stream, self.placement)
         self.device = device
 
     def placement(self, tokens: int, row: int) -> Placement:
