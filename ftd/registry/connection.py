@@ -84,15 +84,13 @@ class Connection:
         self.source = source
         self._authorizer = authorizer
         self._authorizing = asyncio.Lock()
-        proxies = (proxy_of(URL(f"{scheme}://registry.invalid")) for scheme in ("http", "https"))
+        self._proxies: set[tuple[str | None, int | None]] = set()
         timeout = aiohttp.ClientTimeout(
             total=None, connect=None, sock_connect=limits.connect_s, sock_read=limits.stall_s
         )
         connector = aiohttp.TCPConnector(
             ssl=certificates.context(),
-            resolver=CheckedResolver(
-                source.policy, trusted=[(proxy.host, proxy.port) for proxy in proxies if proxy is not None]
-            ),
+            resolver=CheckedResolver(source.policy, trusted=self._proxies),
             use_dns_cache=False,
             limit=num_streams + 2,
         )
@@ -196,8 +194,11 @@ class Connection:
         if authorization is not None:
             headers = {**headers, "Authorization": authorization}
         data = body() if callable(body) else None if body is None else io.BytesIO(body)
+        proxy = proxy_of(url)
+        if proxy is not None:
+            self._proxies.add((proxy.host, proxy.port))
         return await self._session.request(
-            method, url, headers=headers, data=data, allow_redirects=False, proxy=proxy_of(url)
+            method, url, headers=headers, data=data, allow_redirects=False, proxy=proxy
         )
 
     def _is_own(self, url: URL) -> bool:

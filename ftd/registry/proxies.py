@@ -33,7 +33,8 @@ def proxy_of(url: URL, variables: Mapping[str, str] | None = None) -> URL | None
     try:
         proxy = URL(text if "://" in text else f"http://{text}")
     except ValueError as exc:
-        raise InvalidOption(f"{name} is no address: {text!r:.100}", "use http://HOST:PORT") from exc
+        # It may have a password
+        raise InvalidOption(f"{name} is no address", "use http://HOST:PORT") from exc
     if proxy.scheme not in ("http", "https") or not proxy.host:
         raise InvalidOption(
             f"{name} names no proxy over HTTP: {proxy.scheme}://{proxy.host}", "use http://HOST:PORT"

@@ -44,10 +44,14 @@ def test_which_registries_have_one(url: str, variables: dict[str, str], proxy: s
     assert proxy_of(URL(url), variables) == (None if proxy is None else URL(proxy))
 
 
-@pytest.mark.parametrize("text", ["socks5://proxy.example:1080", "http://", "http://host:port"])
+@pytest.mark.parametrize(
+    "text", ["socks5://u:secret@proxy.example:1080", "http://", "http://u:secret@host:port"]
+)
 def test_what_is_no_proxy_over_http_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match="HTTPS_PROXY"):
+    with pytest.raises(InvalidOption, match="HTTPS_PROXY") as caught:
         proxy_of(URL("https://registry.example/"), {"HTTPS_PROXY": text})
+    assert "secret" not in f"{caught.value} {caught.value.hint}"
+    assert proxy_of(URL("http://registry.example/"), {"HTTPS_PROXY": text}) is None
 
 
 class Proxy:
