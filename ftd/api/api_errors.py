@@ -80,11 +80,10 @@ def of_ours(exc: Exception) -> FtdError:
         return InsufficientSpace(
             "the file system of the model store takes no file of this size", "set FTD_MODELS to another disk"
         )
-    if isinstance(exc, OSError) and exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        where = f": {exc.filename}" if exc.filename else ""
+    if isinstance(exc, OSError) and exc.filename and exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return FtdError(
-            f"the model store cannot be used: {exc.strerror}{where}",
-            "let the daemon's user write to FTD_MODELS",
+            f"the daemon cannot use a file: {exc.strerror}: {exc.filename}",
+            "let the daemon's user read and write there (FTD_MODELS names the model store)",
         )
     return FtdError(f"internal error: {type(exc).__name__}: {exc}")
 

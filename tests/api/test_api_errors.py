@@ -78,8 +78,8 @@ def test_only_busy_tells_when_to_come_back():
         (errno.ENOSPC, 507, "no space left on the disk of the model store"),
         (errno.EDQUOT, 507, "no space left on the disk of the model store"),
         (errno.EFBIG, 507, "the file system of the model store takes no file of this size"),
-        (errno.EACCES, 500, "the model store cannot be used: Permission denied: /m/blobs"),
-        (errno.EROFS, 500, "the model store cannot be used: Read-only file system: /m/blobs"),
+        (errno.EACCES, 500, "the daemon cannot use a file: Permission denied: /m/blobs"),
+        (errno.EROFS, 500, "the daemon cannot use a file: Read-only file system: /m/blobs"),
         (errno.EIO, 500, "internal error: OSError: [Errno 5] Input/output error: '/m/blobs'"),
     ],
 )
