@@ -1,14 +1,15 @@
 """Ceilings and rows of bench-experts.
 
 What keeps decode below ``roof`` (30b-a3b, 37 % in slots, H200 and 15 cores: 62 to 69 % of it in bf16, 40 in
-q4_0). Medians of a layer's microseconds by what it misses, from a trace of 47 steps:
+q4_0). Medians of a layer's microseconds by what it misses, from a trace of 47 steps, before what is copied
+for later had a stream of its own:
 
     bf16                            layer   CPU answers   fetch done   beside it done
     nothing missed                     65
     1 on the CPU                      151           122                           217
     2 on the CPU                      221           191                           267
     1 fetched, 2 on the CPU           362                        290              483
-    q4_0                              (fills of half the depth: shallow ones)
+    q4_0, all fills 16 x 1,024
     nothing missed                     48
     1 on the CPU                       71            50                            73
     1 fetched, 2 on the CPU           115                         76              136
