@@ -16,12 +16,13 @@ from ftd.kernels.expert_ffn_triton import expert_ffn_into
 from ftd.kernels.expert_mailbox_triton import Mailbox, collect
 from ftd.kernels.expert_prompts import PromptShare
 from ftd.kernels.expert_workspace import Workspace
-from ftd.kernels.fill_triton import fill
+from ftd.kernels.fill_triton import DEEP, SHALLOW, fill
+from ftd.kernels.look_ahead_triton import look_ahead
 from ftd.kernels.quant import FORMATS
 from ftd.kernels.residency_state import Message, Placement, Residency
 from ftd.kernels.residency_triton import access, advance
 from ftd.kernels.route_topk_triton import route_topk
-from ftd.kernels.router_triton import router
+from ftd.kernels.router_triton import Expected, router
 
 # A thread's registers in memory that cost nothing to speak of.
 FEW_BYTES = 64
@@ -70,20 +71,14 @@ def routers(tokens: int, experts: int, width: int, name: str, **options: Any) ->
     x, kv_index = torch.zeros((tokens, width)), torch.zeros(tokens, dtype=torch.int32)
     logits, weight = torch.zeros((tokens, experts)), torch.zeros((1, experts, width), dtype=DTYPES[name])
     ids, weights = route_topk(logits, 8, **options)
-    router(
-        x,
-        (x[0], 1e-6),
-        DeviceMatrix("f32" if name == "<f4" else "bf16", (experts, width), (weight,)),
-        None,
-        8,
-        **options,
-        kv_index=kv_index,
-        normed=x.to(torch.bfloat16),
-        logits=logits,
-        arrivals=torch.zeros_like(kv_index),
-        ids=ids,
-        weights=weights,
-    )
+    matrix = DeviceMatrix("f32" if name == "<f4" else "bf16", (experts, width), (weight,))
+    arrivals, bias = torch.zeros_like(kv_index), options.get("bias")
+    memory = {"logits": logits, "arrivals": arrivals, "ids": ids, "weights": weights}
+    for expected in (None, Expected(matrix, None, bias, **memory)):
+        router(
+            x, (x[0], 1e-6), matrix, None, 8, **options, **memory, kv_index=kv_index,
+            normed=x.to(torch.bfloat16), expected=expected,
+        )  # fmt: skip
 
 
 def residency() -> None:
@@ -96,11 +91,16 @@ def residency() -> None:
         mailbox = Mailbox.allocate(16, 8, D, torch.bfloat16, "cpu", most=600)
         for policy in ("decayed", "lru"):
             access(state, ids, 0, placement, policy)
-            access(state, ids, 0, placement, policy, 256, message=Message(mailbox, x, weights, 1))
+            message = Message(mailbox, x, weights, 1)
+            for warms in (True, False):
+                access(state, ids, 0, placement, policy, 256, message=message, warms=warms)
+        count = torch.zeros(1, dtype=torch.int32)
+        look_ahead(state, ids[:8], 128, placement, count, torch.zeros((1, 2), dtype=torch.int32), count)
         advance(state, 24)
         collect(mailbox, torch.zeros((tokens, D)), placement.counts[2:])
         bases, pool = torch.zeros(48, dtype=torch.int64), torch.zeros((2, 1 << 20), dtype=torch.uint8)
-        fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20)
+        for depth in (DEEP, SHALLOW):
+            fill(placement.fetch, placement.counts, bases, pool, 128, 1 << 20, depth)
     for dtype in (torch.float32, torch.bfloat16):
         share = PromptShare(mailbox, 2, 128, 1)
         share.use(np.ones((2, 128), bool))
