@@ -2,7 +2,7 @@
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("fast", "f32")
-EXPERTS_POLICIES = ("ftd", "ahead", "lru", "paper")
+EXPERTS_POLICIES = ("ftd", "lru", "paper")
 
 
 def listed(words: tuple[str, ...]) -> str:

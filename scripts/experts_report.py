@@ -53,8 +53,8 @@ ABLATION = {
     "serial": "no overlap",
     "paper": "LRU and q*",
     "lru": "LRU and measured split",
+    "demand": "ours, not ahead",
     "ftd": "ours",
-    "ahead": "ours, ahead",
 }
 
 

@@ -27,13 +27,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     looks_ahead: bool = False
 
 
-_FTD, _AHEAD, _LRU, _PAPER = EXPERTS_POLICIES
+_FTD, _LRU, _PAPER = EXPERTS_POLICIES
 POLICIES = {
-    _FTD: Policy(residency="decayed"),
-    _AHEAD: Policy(residency="decayed", looks_ahead=True),
+    _FTD: Policy(residency="decayed", looks_ahead=True),
     _LRU: Policy(residency="lru"),
     _PAPER: Policy(residency="lru", is_paper=True),
-    # to measure what overlapping is worth; no setting names it
+    # to measure what looking ahead and overlapping are worth; no setting names them
+    "demand": Policy(residency="decayed"),
     "serial": Policy(residency="lru", is_paper=True, overlaps=False),
 }
 

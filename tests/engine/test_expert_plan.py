@@ -57,7 +57,7 @@ def test_a_part_of_all_experts_is_kept_though_more_would_fit() -> None:
 
 
 def test_a_policy_is_one_of_five() -> None:
-    names = ("ftd", "ahead", "lru", "paper", "serial")
+    names = ("ftd", "lru", "paper", "demand", "serial")
     assert [expert_plan.policy(name) for name in names] == list(expert_plan.POLICIES.values())
-    with pytest.raises(InvalidOption, match="must be ftd, ahead, lru, paper, serial: 'mru'"):
+    with pytest.raises(InvalidOption, match="must be ftd, lru, paper, demand, serial: 'mru'"):
         expert_plan.policy("mru")
