@@ -82,8 +82,6 @@ class DeviceMemory:
         Also what products need beside them.
         """
         used = {each for op in program for each in op.buffers(op.READS) + op.buffers(op.WRITES)}
-        norms = (getattr(op, "norm", None) for op in program)
-        used |= {norm.out for norm in norms if norm is not None}
         exact = {each for op in program for each in op.buffers(op.EXACT)}
         exact |= {op.outs[0] for op in program if isinstance(op, Product) and op.add}
         exact |= {op.out for op in program if isinstance(op, Experts)}

@@ -135,15 +135,51 @@ class Add(Op):
         add_into(self.x.rows(step), self.scale, out=self.out.rows(step))
 
 
-@dataclass(eq=False)
-class Product(Op):
-    """outs = x W^T + bias; several outs are neighbouring columns of one tensor. ``add``: outs += x W^T.
+class NormedProduct(Op):
+    """A product that may take the norm of its rows upon itself.
 
-    norm       of x. writer: the product that scales what is normalised, if the norm lies between the two
-    following  the norm of outs that this product is the ``writer`` of
+    norm: of x. writer: the product that scales what is normalised, if the norm lies between the two.
     """
 
-    READS, WRITES = ("x", "added"), ("outs", "scaled")
+    x: DeviceBuffer
+    norm: RmsNorm | None
+    writer: "Product | None"
+
+    @property
+    def unnormed(self) -> DeviceBuffer | None:
+        """What the norm takes."""
+        return None if self.norm is None else self.norm.x
+
+    @property
+    def normed(self) -> DeviceBuffer | None:
+        """Where many rows lie after the norm; nobody else reads it."""
+        return None if self.norm is None else self.norm.out
+
+    def normalised(self, step: DeviceStep) -> tuple[torch.Tensor, tuple[torch.Tensor, float] | Scaled | None]:
+        """Return the rows that the kernel takes and what it does to them for the norm.
+
+        Few rows are normalised by the kernels that stream the weights; many are before it, once.
+        """
+        norm, writer = self.norm, self.writer
+        if norm is None:
+            return self.x.rows(step), None
+        if step.num_tokens <= MAX_STREAMED_ROWS:
+            if writer is None:
+                return norm.x.rows(step), (norm.weight, norm.eps)
+            tiles = squared_tiles(writer.weight, step.num_tokens, writer.precision)
+            return norm.out.rows(step), Scaled(norm.eps, tiles)
+        norm.run(step)
+        return norm.out.rows(step), None
+
+
+@dataclass(eq=False)
+class Product(NormedProduct):
+    """outs = x W^T + bias; several outs are neighbouring columns of one tensor. ``add``: outs += x W^T.
+
+    following: the norm of outs that this product is the ``writer`` of.
+    """
+
+    READS, WRITES = ("x", "unnormed", "added"), ("outs", "scaled", "normed")
     outs: list[DeviceBuffer]
     x: DeviceBuffer
     weight: DeviceMatrix
@@ -166,7 +202,7 @@ class Product(Op):
 
     def run(self, step: DeviceStep) -> None:
         out = joined([each.rows(step) for each in self.outs])
-        x, norm = normalised(self, step)
+        x, norm = self.normalised(step)
         scaling = None
         if self.following is not None and step.num_tokens <= MAX_STREAMED_ROWS:
             scaling = Scaling(self.following.weight, self.following.out.rows(step))
@@ -176,10 +212,10 @@ class Product(Op):
 
 
 @dataclass(eq=False)
-class GatedProduct(Op):
+class GatedProduct(NormedProduct):
     """out = act(x G^T) * (x U^T); weight holds the rows of G, then those of U."""
 
-    READS, WRITES = ("x",), ("out",)
+    READS, WRITES = ("x", "unnormed"), ("out", "normed")
     out: DeviceBuffer
     x: DeviceBuffer
     weight: DeviceMatrix
@@ -189,7 +225,7 @@ class GatedProduct(Op):
     writer: Product | None = None
 
     def run(self, step: DeviceStep) -> None:
-        x, norm = normalised(self, step)
+        x, norm = self.normalised(step)
         gated_matmul(x, self.weight, self.activation, self.precision, out=self.out.rows(step), norm=norm)
 
 
@@ -244,22 +280,3 @@ def joined(parts: list[torch.Tensor]) -> torch.Tensor:
     first = parts[0]
     width = sum(part.shape[1] for part in parts)
     return first.as_strided((first.shape[0], width), first.stride())
-
-
-def normalised(
-    product: Product | GatedProduct, step: DeviceStep
-) -> tuple[torch.Tensor, tuple[torch.Tensor, float] | Scaled | None]:
-    """Return the rows that a product takes and what it does to them for its norm.
-
-    Few rows are normalised by the kernels that stream the weights; many are before it, once.
-    """
-    norm, writer = product.norm, product.writer
-    if norm is None:
-        return product.x.rows(step), None
-    if step.num_tokens <= MAX_STREAMED_ROWS:
-        if writer is None:
-            return norm.x.rows(step), (norm.weight, norm.eps)
-        tiles = squared_tiles(writer.weight, step.num_tokens, writer.precision)
-        return norm.out.rows(step), Scaled(norm.eps, tiles)
-    norm.run(step)
-    return norm.out.rows(step), None
