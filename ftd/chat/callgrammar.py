@@ -8,6 +8,7 @@ Arguments follow the schema of their tool: always where a call is forced, else w
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,13 +19,15 @@ from ftd import log
 from ftd.chat.callbodies import kinds_of
 from ftd.chat.callformats import CallFormat
 from ftd.chat.lark import Lark
-from ftd.chat.schema import MAX_SCHEMA_CHARS, enforceable
+from ftd.chat.schema import MAX_SCHEMA_CHARS, check_grammar, enforceable
 from ftd.errors import InvalidOption
 
 _log = logging.getLogger(__name__)
 # A model that cannot stop calling must stop some time
 MAX_CALLS = 64
 _ANY: dict[str, Any] = {"type": "object"}
+_ROOT = "ftd-root"
+_ELSEWHERE = re.compile(r"#(?!/\$defs/|/definitions/)(/|\Z)")
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
@@ -65,7 +68,11 @@ def tool_grammar(
     largest schemas: call it in a thread.
     """
     used = tuple(sorted((text, token) for text, token in special.items() if text in call_format.marks))
-    return _written(call_format, json.dumps(list(tools)), choice, used)
+    try:
+        tools_json = json.dumps(list(tools))
+    except RecursionError:
+        raise InvalidOption("the tools are nested too deeply") from None
+    return _written(call_format, tools_json, choice, used)
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +81,10 @@ def _written(
 ) -> str:
     tools = _tools(json.loads(tools_json), choice)
     text = _Writer(call_format, dict(special), tools, choice).text()
-    return json.dumps({"grammars": [{"lark_grammar": text}]})
+    grammar = json.dumps({"grammars": [{"lark_grammar": text}]})
+    # Formats that write each argument by itself use parts of schemas, which were checked as a whole
+    check_grammar(grammar, f"invalid schemas of the tools {', '.join(tool.name for tool in tools):.100}")
+    return grammar
 
 
 def _tools(declared: Sequence[Mapping[str, Any]], choice: ToolChoice) -> list[_Tool]:
@@ -108,13 +118,14 @@ def _usable(name: str, parameters: Any, is_strict: bool, room_chars: int) -> Map
     try:
         if len(json.dumps(schema)) > room_chars:
             raise InvalidOption(
-                f"the schemas of the tools have more than {MAX_SCHEMA_CHARS} characters together",
+                f"invalid schema of tool {name:.60}: the schemas of the tools have more than "
+                f"{MAX_SCHEMA_CHARS} characters together",
                 "describe fewer tools",
             )
-        schema = enforceable(schema)
+        schema = enforceable(schema, f"invalid schema of tool {name:.60}")
     except InvalidOption as exc:
         if is_strict:
-            raise InvalidOption(f"invalid schema of tool {name:.60}: {exc.message}", exc.hint) from exc
+            raise
         _log.warning(log.fields("arguments not enforced", tool=name[:60], reason=exc.message))
         return dict(_ANY)
     return schema
@@ -372,6 +383,24 @@ def _is_text(schema: Any) -> bool:
 
 
 def _part(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a part with the definitions it may refer to."""
+    """Return the schema of a part with what it may refer to."""
     part = dict(schema) if isinstance(schema, Mapping) else {}
-    return part | {key: root[key] for key in ("$defs", "definitions") if key in root and key not in part}
+    part |= {key: root[key] for key in ("$defs", "definitions") if key in root and key not in part}
+    # What the whole schema called ``#`` is one of the definitions here
+    moved = _moved(part)
+    if moved == part:
+        return part
+    return {**moved, "$defs": {**moved.get("$defs", {}), _ROOT: _moved(dict(root))}}
+
+
+def _moved(value: Any) -> Any:
+    """Return a schema whose references to other places than definitions begin at ``_ROOT``."""
+    if isinstance(value, list):
+        return [_moved(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {key: _moved(item) for key, item in value.items()}
+    ref = moved.get("$ref")
+    if isinstance(ref, str) and _ELSEWHERE.match(ref):
+        moved["$ref"] = f"#/$defs/{_ROOT}{ref[1:]}"
+    return moved

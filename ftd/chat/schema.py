@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ftd.chat.schema_check import BadSchema
 from ftd.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -32,27 +33,35 @@ def grammar_of(wanted: Format) -> str:
     return _compiled({"type": "object"} if wanted == "json" else wanted).grammar
 
 
-def enforceable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema without what no grammar can enforce; raise InvalidOption if it is none. As above."""
-    kept: dict[str, Any] = json.loads(_compiled(schema).schema)
+def enforceable(schema: Mapping[str, Any], subject: str) -> dict[str, Any]:
+    """Return a schema without what no grammar can enforce; raise InvalidOption, of ``subject``, as above."""
+    kept: dict[str, Any] = json.loads(_compiled(schema, subject).schema)
     return kept
 
 
-def _compiled(wanted: Format) -> "Compiled":
+def check_grammar(grammar: str, subject: str) -> None:
+    """Raise InvalidOption, of ``subject``, if a grammar that we wrote does not compile. As above."""
+    from ftd.chat import schema_compiler  # as below
+
+    if fault := schema_compiler.fault_of(grammar):
+        raise InvalidOption(f"{subject}: {fault}", "simplify them, or leave strict out")
+
+
+def _compiled(wanted: Format, subject: str = "invalid format") -> "Compiled":
     if not isinstance(wanted, Mapping):
-        raise InvalidOption(f"invalid format: {json.dumps(wanted)[:100]}; {_EXPECTED}")
+        raise InvalidOption(f"{subject}: {json.dumps(wanted)[:100]}; {_EXPECTED}")
     try:
         text = json.dumps({key: value for key, value in wanted.items() if key != "x-guidance"})
     except RecursionError:
-        raise InvalidOption("invalid format: the schema is nested too deeply") from None
+        raise InvalidOption(f"{subject}: the schema is nested too deeply") from None
     if len(text) > MAX_SCHEMA_CHARS:
         raise InvalidOption(
-            f"invalid format: the schema has {len(text)} characters, the most are {MAX_SCHEMA_CHARS}",
+            f"{subject}: the schema has {len(text)} characters, the most are {MAX_SCHEMA_CHARS}",
             "describe less of it",
         )
     from ftd.chat import schema_compiler  # its library takes a tenth of a second; few requests have a schema
 
     try:
         return schema_compiler.compiled(text)
-    except ValueError as exc:
-        raise InvalidOption(f"invalid format: {exc}; {_EXPECTED}") from exc
+    except BadSchema as exc:
+        raise InvalidOption(f"{subject}: {exc}", exc.hint) from exc

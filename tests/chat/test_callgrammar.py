@@ -241,3 +241,48 @@ def test_texts_read_back_for_every_cut(family: str) -> None:
     assert read(list(whole)) == wanted
     for cut in range(len(whole)):
         assert read([whole[:cut], whole[cut:]]) == wanted
+
+
+def _strict(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_refer_to_the_whole_schema(family: str) -> None:
+    """A tree is a schema whose parts name the root: arguments that are written alone know it too."""
+    tree = {
+        "type": "object",
+        "properties": {
+            "leaf": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+            "twin": {"$ref": "#/properties/leaf"},
+            "kids": {"type": "array", "items": {"$ref": "#"}},
+        },
+        "required": ["leaf", "twin"],
+        "additionalProperties": False,
+    }
+    form = call_format("jinja", FAMILIES[family][0])
+    vocabulary, matcher = walker(form, ToolChoice(is_forced=True), _strict(tree))
+    for seed in range(3):
+        assert matcher.reset()
+        text = random_text(vocabulary, matcher, random.Random(seed))
+        assert "twin" in text, text
+
+
+@pytest.mark.parametrize("family", ["hermes, qwen", "qwen3-coder"])
+def test_tools_nested_too_deeply_are_refused(family: str) -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(900):
+        schema = {"type": "object", "properties": {"a": schema}}
+    form = call_format("jinja", FAMILIES[family][0])
+    with pytest.raises(InvalidOption, match="too deeply"):
+        tool_grammar(form, _strict(schema), ToolChoice(is_forced=True), {})
+
+
+def test_an_argument_that_can_have_no_value_is_refused_where_it_is_written_alone() -> None:
+    empty = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}}
+    tag = call_format("jinja", FAMILIES["qwen3-coder"][0])
+    with pytest.raises(InvalidOption, match=r"tools f: no value satisfies it: minimum \(2\).*\(1\)$"):
+        tool_grammar(tag, _strict(empty), ToolChoice(is_forced=True), {})
+    walker(
+        call_format("jinja", FAMILIES["hermes, qwen"][0]), ToolChoice(is_forced=True), _strict(empty)
+    )  # there it can be left out

@@ -86,11 +86,11 @@ def test_nothing_surrounds_an_object():
     ("wanted", "reason"),
     [
         ("xml", 'invalid format: "xml"; expected "json" or a valid JSON Schema object'),
-        ({"type": "thing"}, "invalid format: Invalid type: thing"),
-        ({"properties": []}, "properties must be an object"),
-        ({"$ref": "#/$defs/X"}, "does not exist"),
-        ({"$ref": "http://127.0.0.1:1/x"}, "does not fetch"),
-        ({"type": "integer", "minimum": 2, "maximum": 1}, "Unsatisfiable"),
+        ({"type": "thing"}, 'invalid format: #/type: "thing" is no type'),
+        ({"properties": []}, "#/properties: must be an object"),
+        ({"$ref": "#/$defs/X"}, '#/$ref: "#/$defs/X" does not exist'),
+        ({"$ref": "http://127.0.0.1:1/x"}, "is not in this schema"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "#: no value satisfies it: minimum (2)"),
         ({"type": "string", "pattern": "("}, "unterminated subpattern"),
         ({"enum": ["x" * MAX_SCHEMA_CHARS]}, f"the most are {MAX_SCHEMA_CHARS}"),
     ],
@@ -106,7 +106,7 @@ def test_deep_schema_is_refused(depth):
     schema = {"type": "string"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
-    with pytest.raises(InvalidOption, match=r"recursion limit|too deeply"):
+    with pytest.raises(InvalidOption, match="too deeply"):
         grammar_of(schema)
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_enforced_is_ignored_with_a_warning(caplog):
         assert takes(schema, '["a@b.c","a@b.c"]')
     assert not takes(schema, '["nobody"]')
     logged = " ".join(record.getMessage() for record in caplog.records)
-    assert "uniqueItems" in logged and "pattern ^(?!" in logged
+    assert "uniqueItems" in logged and "#/items/pattern: ^(?!" in logged
 
 
 def test_pattern_that_has_an_automaton_is_kept():

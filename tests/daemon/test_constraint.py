@@ -99,16 +99,54 @@ async def test_answer_may_be_a_tool_call_instead(tmp_path, control):
         assert message["grammar"]["detours"] == {str(ord("<")): ""}
 
 
+CIRCLE = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+STRICT = {"name": "f", "strict": True, "parameters": CIRCLE}
+AT = '#/properties/next: $ref "#" leads back here'
+
+
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [
-        ("/api/chat", {"format": {"type": "thing"}}, "invalid format: Invalid type: thing"),
+        ("/api/chat", {"format": {"type": "thing"}}, 'invalid format: #/type: "thing" is no type'),
+        ("/api/chat", {"format": CIRCLE}, f"invalid format: {AT}"),
+        (
+            "/api/chat",
+            {"tools": [{"type": "function", "function": STRICT}]},
+            f"invalid schema of tool f: {AT}",
+        ),
         ("/api/generate", {"prompt": "x", "format": "xml"}, 'invalid format: "xml"; expected "json"'),
+        ("/api/generate", {"prompt": "x", "format": CIRCLE}, f"invalid format: {AT}"),
         ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "invalid response_format type: xml"),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": CIRCLE}}},
+            f"invalid format: {AT}",
+        ),
+        (
+            "/v1/chat/completions",
+            {"tools": [{"type": "function", "function": STRICT}]},
+            f"invalid schema of tool f: {AT}",
+        ),
+        (
+            "/v1/responses",
+            {"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": CIRCLE}}},
+            f"invalid format: {AT}",
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "output_config": {"format": {"type": "json_schema", "schema": CIRCLE}}},
+            f"invalid format: {AT}",
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "tools": [{"name": "f", "strict": True, "input_schema": CIRCLE}]},
+            f"invalid schema of tool f: {AT}",
+        ),
     ],
 )
 async def test_bad_format_is_a_400_and_loads_nothing(tmp_path, control, path, body, text):
-    async with running(tmp_path, control.command()) as daemon:
+    async with running(tmp_path, control.command(), models=()) as daemon:
+        add_model(daemon.store, "tiny", template=TOOLS)
         error = (await daemon.json(path, {"model": "tiny", "messages": USER, **body}, 400))["error"]
         assert text in (error if isinstance(error, str) else error["message"])
         assert (await daemon.json("/api/ps"))["models"] == []
