@@ -1,7 +1,8 @@
 """Gemma 3 in GGUF files: llama.cpp's converter and Ollama's speak differently, and here is one language.
 
-Ollama's files have the pictures' tensors too (``v.…``, ``mm.…``) and leave out what all models share.
-Its first converter wrote a soft cap that no Gemma 3 has, and none tells how positions are scaled from 4B on.
+Ollama's files have the pictures' tensors too (``v.…``, ``mm.…``), and a token of pictures behind those that
+are embedded. They leave out what all models share, also that no blank is put before a text. Its first
+converter wrote a soft cap that no Gemma 3 has, and none tells how positions are scaled from 4B on.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ PICTURES = ("v.", "mm.")
 _ROPE_FACTOR = 8.0
 _SCALED_LAYERS = (34, 48, 62)  # 4B, 12B, 27B
 # What a file may leave out -> Ollama's name of it, and what all models have
+_OF_TOKENS = ("tokens", "scores", "token_type")
 _COMMON = {
     "rope.freq_base": ("rope.global.freq_base", 1e6),
     "rope.freq_base_swa": ("rope.local.freq_base", 1e4),
@@ -37,9 +39,20 @@ def translated(metadata: Mapping[str, Value]) -> dict[str, Value]:
         found.setdefault(f"gemma3.{name}", metadata.get(f"gemma3.{other}", common))
     if "gemma3.rope.global.freq_base" in metadata:  # of the first converter
         found.pop("gemma3.final_logit_softcapping", None)
+    found.setdefault("tokenizer.ggml.add_space_prefix", False)
     layers = metadata.get("gemma3.block_count")
     if "gemma3.vision.block_count" in metadata and isinstance(layers, int) and layers in _SCALED_LAYERS:
         found.setdefault("gemma3.rope.scaling.factor", _ROPE_FACTOR)
+    return found
+
+
+def embedded(metadata: Mapping[str, Value], rows: int) -> dict[str, Value]:
+    """Return the metadata without the tokens of pictures that follow ``rows`` embedded ones."""
+    found = dict(metadata)
+    for name in _OF_TOKENS:
+        values = found.get(f"tokenizer.ggml.{name}")
+        if isinstance(values, list | np.ndarray):
+            found[f"tokenizer.ggml.{name}"] = values[:rows]
     return found
 
 

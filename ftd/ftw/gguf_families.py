@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ftd.errors import InvalidGguf, Unsupported
-from ftd.ftw import encoders, gemma3, gptoss, latent, qwen35, recurrent
+from ftd.ftw import encoders, gemma3, gptoss, latent, mistral3, qwen35, recurrent
 from ftd.ftw.format import ENCODER_TYPES, Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_moe import MOE_FAMILIES
@@ -32,8 +32,10 @@ from ftd.ftw.gguf_parts import (
 )
 from ftd.ftw.gguf_shards import GgufModel
 
+_LLAMA = Family("llama", OUTER, (*TWO_NORMS, *attention(interleaved=True), *MLP), silu)
 FAMILIES: dict[str, Family] = {
-    "llama": Family("llama", OUTER, (*TWO_NORMS, *attention(interleaved=True), *MLP), silu),
+    "llama": _LLAMA,
+    "mistral3": _LLAMA,
     "qwen2": Family("qwen2", OUTER, (*TWO_NORMS, *attention(biases=True), *MLP), silu),
     "qwen3": Family("qwen3", OUTER, (*TWO_NORMS, *attention(norms=True), *MLP), silu),
     "qwen35": Family(
@@ -50,7 +52,9 @@ FAMILIES: dict[str, Family] = {
 
 _DIALECTS: dict[str, Callable[[Mapping[str, Value]], dict[str, Value]]] = {
     "gemma3": gemma3.translated,
-    "gptoss": gptoss.translated,
+    "glm4moelite": latent.translated,
+    "mistral3": mistral3.translated,
+    **dict.fromkeys(gptoss.ARCHITECTURES, gptoss.translated),
     **dict.fromkeys(qwen35.ARCHITECTURES, qwen35.translated),
 }
 
@@ -61,6 +65,8 @@ def family_of(model: GgufModel) -> tuple[Family, Settings]:
     if not isinstance(architecture, str):
         raise InvalidGguf(f"general.architecture is not a string: {architecture!r:.50}")
     metadata = _DIALECTS[architecture](model.metadata) if architecture in _DIALECTS else model.metadata
+    if architecture == "gemma3" and "token_embd.weight" in model.source:
+        metadata = gemma3.embedded(metadata, model.source["token_embd.weight"][1].dims[-1])
     settings = Settings(architecture, metadata, model.source)
     experts = metadata.get(f"{architecture}.expert_count", 0)
     if not isinstance(experts, int) or isinstance(experts, bool):

@@ -182,15 +182,18 @@ _GPT_OSS = Family(
     alternating=True,
 )
 
+_DEEPSEEK2 = Family(
+    "deepseek_v3",
+    OUTER,
+    (*latent.ATTENTION, _ROUTER, _CORRECTION, *_shared(False)),
+    _deepseek2,
+    _EXPERTS,
+    (*latent.ATTENTION, *MLP_BESIDE_EXPERTS),
+)
+
 MOE_FAMILIES: dict[str, Family] = {
-    "deepseek2": Family(
-        "deepseek_v3",
-        OUTER,
-        (*latent.ATTENTION, _ROUTER, _CORRECTION, *_shared(False)),
-        _deepseek2,
-        _EXPERTS,
-        (*latent.ATTENTION, *MLP_BESIDE_EXPERTS),
-    ),
+    "deepseek2": _DEEPSEEK2,
+    "glm4moelite": _DEEPSEEK2,
     "deepseek32": _sparse(_deepseek32),
     "glm-dsa": _sparse(_glm_dsa),
     "llama": Family(

@@ -6,13 +6,14 @@ control token whatever type the file gives it.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ftd.errors import InvalidGguf
+from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.format import Tokens
 from ftd.ftw.gguf import Value
+from ftd.ftw.pretokenizers import PRE_TOKENIZERS, by_merges
 from ftd.log import fields
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _ADD_BOS_PRE = frozenset(
     """llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano
     tekken chameleon""".split()  # noqa: SIM905
 )
+_ALWAYS_CONTROL = ("bos", "eos", "eot", "eom")
 
 
 def token_texts(metadata: dict[str, Value]) -> list[str]:
@@ -43,20 +45,77 @@ def token_texts(metadata: dict[str, Value]) -> list[str]:
     return texts
 
 
-def token_types(metadata: dict[str, Value], count: int) -> list[int]:
-    """Return the type of each token; all are normal if the file does not say."""
+def token_types(metadata: dict[str, Value], texts: list[str]) -> list[int]:
+    """Return the type of each token; of a byte-level vocabulary without types, those that no merge makes.
+
+    Raises Unsupported for another vocabulary without types: which tokens are special cannot be told.
+    """
     types = metadata.get("tokenizer.ggml.token_type")
+    if types is None and metadata.get("tokenizer.ggml.model") == "gpt2":
+        made = {left + right for left, right in merge_pairs(metadata)}
+        return [NORMAL if len(text) == 1 or text in made else CONTROL for text in texts]
     if types is None:
-        return [NORMAL] * count
-    if not isinstance(types, np.ndarray) or types.dtype.kind not in "iu" or len(types) != count:
-        raise InvalidGguf(f"tokenizer.ggml.token_type is not an array of {count} integers")
+        raise Unsupported(
+            "the file does not say which tokens are special: tokenizer.ggml.token_type is missing",
+            "convert the model anew with a recent converter",
+        )
+    if not isinstance(types, np.ndarray) or types.dtype.kind not in "iu" or len(types) != len(texts):
+        raise InvalidGguf(f"tokenizer.ggml.token_type is not an array of {len(texts)} integers")
     kinds: list[int] = types.tolist()
     return kinds
 
 
-def control_types(texts: list[str], types: list[int]) -> list[int]:
-    """Return ``types`` with every token that ends a generation by its text as a control token."""
-    return [CONTROL if text in END_TEXTS else kind for text, kind in zip(texts, types, strict=True)]
+def merge_pairs(metadata: dict[str, Value]) -> list[tuple[str, str]]:
+    """Return the file's merges in their order; raise InvalidGguf if they are not there or one is none."""
+    lines = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(lines, list):
+        raise InvalidGguf("tokenizer.ggml.merges is not an array of strings")
+    merges = []
+    for line in lines:
+        blank = line.find(" ", 1)
+        left, right = line[:blank], line[blank + 1 :]
+        if blank < 0 or not right:
+            raise InvalidGguf(f"a merge is not two texts with a blank between them: {line!r:.100}")
+        merges.append((left, right))
+    return merges
+
+
+def names_pre_tokenizer(metadata: Mapping[str, Value]) -> bool:
+    """Say whether the file names its pre-tokenizer; Ollama's converter says "default" for want of a name."""
+    name = metadata.get("tokenizer.ggml.pre", "")
+    return not (isinstance(name, str) and name in ("", "default"))
+
+
+def pre_tokenizer_name(metadata: dict[str, Value]) -> str:
+    """Return which pre-tokenizer a byte-level vocabulary has: the one named, or the one of its merges.
+
+    Raises Unsupported if that is not known: text that is cut by other expressions has other ids.
+    """
+    if not names_pre_tokenizer(metadata):
+        lines = metadata.get("tokenizer.ggml.merges")
+        known = by_merges(lines) if isinstance(lines, list) else None
+        if known is None:
+            said = "is 'default'" if metadata.get("tokenizer.ggml.pre") else "is missing"
+            raise Unsupported(
+                f"the file does not say how its tokenizer cuts text: tokenizer.ggml.pre {said}",
+                "convert the model anew with a recent converter",
+            )
+        return known
+    name = metadata["tokenizer.ggml.pre"]
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
+        raise Unsupported(
+            f"pre-tokenizer is not supported: {name!r:.50}", f"use one of {' '.join(PRE_TOKENIZERS)}"
+        )
+    return name
+
+
+def control_types(metadata: dict[str, Value], texts: list[str], types: list[int]) -> list[int]:
+    """Return ``types`` with every token that begins or ends a generation as a control token."""
+    named = {token_id(metadata, name, len(texts)) for name in _ALWAYS_CONTROL}
+    return [
+        CONTROL if text in END_TEXTS or (kind == NORMAL and index in named) else kind
+        for index, (text, kind) in enumerate(zip(texts, types, strict=True))
+    ]
 
 
 def token_id(metadata: dict[str, Value], name: str, count: int) -> int | None:
@@ -89,10 +148,11 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
     model = metadata.get("tokenizer.ggml.model")
     if isinstance(model, str) and model == "llama" and texts[1:3] == ["<s>", "</s>"] and count > 2:
         bos, eos = 1 if bos is None else bos, 2 if eos is None else eos  # SentencePiece's own places
-    if model == "bert":  # llama.cpp's own places, where the file is silent
-        bos = token_id(metadata, "cls", count) if bos is None else bos
-        eos = token_id(metadata, "seperator", count) if eos is None else eos
-    add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata))
+    framed = model == "bert"  # always, whatever the file says
+    if framed:
+        bos = _named(metadata, "cls", "[CLS]", texts[:count]) if bos is None else bos
+        eos = _named(metadata, "seperator", "[SEP]", texts[:count]) if eos is None else eos
+    add_bos = flag(metadata, "add_bos_token", _adds_bos(metadata)) or framed
     named = [
         eos,
         token_id(metadata, "eot", count),
@@ -105,8 +165,14 @@ def special_tokens(metadata: dict[str, Value], vocab_size: int) -> Tokens:
         eos_ids=list(dict.fromkeys([*(token for token in named if token is not None), *ends])),
         pad_id=_pad_id(metadata, count),
         add_bos=add_bos and bos is not None,
-        add_eos=flag(metadata, "add_eos_token", model == "bert") and eos is not None,
+        add_eos=(flag(metadata, "add_eos_token", False) or framed) and eos is not None,
     )
+
+
+def _named(metadata: dict[str, Value], name: str, text: str, texts: list[str]) -> int | None:
+    """Return the id of the special token ``name``, else of the token with the text that it always has."""
+    index = token_id(metadata, name, len(texts))
+    return texts.index(text) if index is None and text in texts else index
 
 
 def _more_ends(metadata: dict[str, Value], count: int) -> list[int]:
@@ -130,10 +196,10 @@ def _pad_id(metadata: dict[str, Value], count: int) -> int | None:
 
 def _adds_bos(metadata: dict[str, Value]) -> bool:
     """Say whether a bos is added where the file does not say."""
-    model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    return isinstance(model, str) and (
-        model in ("llama", "gemma4", "bert") or (isinstance(pre, str) and pre in _ADD_BOS_PRE)
-    )
+    model = metadata.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        return pre_tokenizer_name(metadata) in _ADD_BOS_PRE
+    return isinstance(model, str) and model in ("llama", "gemma4", "bert")
 
 
 def ends_by_text(texts: Iterable[tuple[int, str]]) -> list[int]:

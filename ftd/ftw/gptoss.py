@@ -12,6 +12,7 @@ from dataclasses import replace
 from ftd.ftw.format import Json
 from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_parts import MAX_LAYERS, Part, Settings, attention
+from ftd.ftw.gguf_tokens import names_pre_tokenizer
 
 ARCHITECTURES = ("gpt-oss", "gptoss")
 # What Ollama's converter calls a tensor, and which of its rows are meant
@@ -32,10 +33,11 @@ ATTENTION = tuple(replace(part, older=_OLLAMAS.get(part.gguf)) for part in _LLAM
 
 
 def translated(metadata: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the metadata of a gptoss file with what the file leaves out."""
+    """Return the metadata of a file with what Ollama's leave out."""
     found = dict(metadata)
     found.setdefault("gptoss.rope.scaling.type", "yarn")
-    found["tokenizer.ggml.pre"] = "gpt-4o"
+    if metadata["general.architecture"] == "gptoss" or not names_pre_tokenizer(metadata):
+        found["tokenizer.ggml.pre"] = "gpt-4o"
     return found
 
 

@@ -6,12 +6,17 @@
 
 kv_b takes latents to keys and values. Checkpoints and older GGUF files hold it as one matrix; newer GGUF
 files hold the keys' part of each head transposed, and the values' part.
+
+Ollama's older files of GLM 4.7 Flash say glm4moelite: what llama.cpp calls the length of a key is the one
+with ``_mla`` there, and the other way round. They leave out what all these models share.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ftd.errors import InvalidCheckpoint, InvalidGguf, Unsupported
 from ftd.ftw.format import Json
+from ftd.ftw.gguf import Value
 from ftd.ftw.gguf_parts import MAX_LAYERS, TWO_NORMS, Part, Settings
 
 MODEL_TYPES = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32"))
@@ -53,6 +58,20 @@ INDEXER = (
 def is_latent(settings: Settings) -> bool:
     """Say whether a GGUF model compresses its keys and values."""
     return settings.has(_KEY)
+
+
+def translated(metadata: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the metadata of a glm4moelite file in llama.cpp's words."""
+    found = dict(metadata)
+    for name in ("key_length", "value_length"):
+        own, absorbed = (f"glm4moelite.attention.{name}{ending}" for ending in ("", "_mla"))
+        if own in metadata and absorbed in metadata:
+            found[own], found[absorbed] = metadata[absorbed], metadata[own]
+    found["glm4moelite.attention.head_count_kv"] = 1
+    found.setdefault("glm4moelite.expert_gating_func", SIGMOID)
+    found.setdefault("glm4moelite.expert_weights_norm", True)
+    found["tokenizer.ggml.pre"] = "glm4"
+    return found
 
 
 def gguf_settings(settings: Settings) -> dict[str, Json]:

@@ -3,8 +3,12 @@
 A text is cut by each expression in turn; what an expression does not match stays one piece between its
 matches. Where the model's own tokenizer.json is known its expression is used, otherwise the one that
 llama.cpp uses.
+
+Files of before May 2024 do not name it, and Ollama's converter calls every one that it does not know
+"default". What was trained with the vocabulary is then known by its merges, or not at all.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 
@@ -57,9 +61,21 @@ _GPT4O = (
     rf"{_START}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_START}{_UPPER}+{_LOWER}*{_CONTRACTION}?|"
     rf"\p{{N}}{{1,3}}|{_SIGNS_SLASH}|{_SPACES}"
 )
+_KIMI_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_KIMI_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_KIMI = (
+    rf"\p{{Han}}+|{_START}{_KIMI_UPPER}*{_KIMI_LOWER}+{_CONTRACTION}?|"
+    rf"{_START}{_KIMI_UPPER}+{_KIMI_LOWER}*{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
+)
+_YOUTU_SCRIPTS = (
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f"
+    "\ufe30-\ufe4f]+|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+)
+_YOUTU = (
+    rf"{_START}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_START}{_UPPER}+{_LOWER}*{_CONTRACTION}?|"
+    rf"\p{{N}}|{_SIGNS_SLASH}|{_SPACES}"
+)
 _TEKKEN = rf"{_START}{_UPPER}*{_LOWER}+|{_START}{_UPPER}+{_LOWER}*|\p{{N}}|{_SIGNS_SLASH}|{_SPACES}"
-
-DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
 
 _TABLE: tuple[tuple[str, PreTokenizer], ...] = (
     (
@@ -81,7 +97,7 @@ _TABLE: tuple[tuple[str, PreTokenizer], ...] = (
         PreTokenizer((_QWEN2,)),
     ),
     ("qwen35", PreTokenizer((_QWEN35,))),
-    ("gpt-4o llama4 kanana2 minimax-m2", PreTokenizer((_GPT4O,))),
+    ("gpt-4o llama4 kanana2 minimax-m2 talkie", PreTokenizer((_GPT4O,))),
     ("tekken", PreTokenizer((_TEKKEN,), ignore_merges=True)),
     (
         "deepseek-llm",
@@ -117,7 +133,35 @@ _TABLE: tuple[tuple[str, PreTokenizer], ...] = (
         "seed-coder",
         PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)),
     ),
-    ("default", DEFAULT),
+    ("kimi-k2", PreTokenizer((_KIMI,))),
+    ("youtu", PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True)),
+    (
+        "minicpm5",
+        PreTokenizer(
+            (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_SIGNS}|{_SPACES}"), ignore_merges=True
+        ),
+    ),
+    ("ufakzeka", PreTokenizer((rf"{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES}",))),
 )
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: entry for names, entry in _TABLE for name in names.split()}
+
+# SHA-256 of a vocabulary's merges, one a line -> how it cuts text
+BY_MERGES = {
+    "0cd100e0ab7dbd83c3b668a7cfb2aed1f63f2aec66dae6ec4b63de2c552bb82d": "llama-bpe",
+    "bbeef245f0b03a9613753068e5799c2496290005594c68f09eed68feedbe6d1f": "qwen2",
+    "cb5bed793622288a0e1b699c5c4edad6ab40c361a3f52d3c645ae3f9806388e3": "deepseek-llm",
+    "3c86e94c54c92cfe01551f9be25d55b07d2aed8826a04b4036b7a0adc9af6324": "deepseek-coder",
+    "aea6ed50becdb3beed814d2fde2dea2e655d1039addf269d74a4708ce2ed4d63": "smollm",
+    "8715d8d6d92d1b0c267157f82cff55e0bfd0983ea256b42b7a16fc82873a2b67": "starcoder",
+    "da302fc35c8c328471559ef6cba43496da6a050d2b7575ea633888611b2d0ac8": "refact",
+    "1101bfa1f9e8faaa15ffbdd1ae5de6a48b1f1ec10e97795cb0d946ba34008cae": "command-r",
+    "26a620e10c7991c8451a09d21f8313932eff101916c64a874c738ccd6b88736d": "falcon",
+    "0a1f07b1d32153dcdf48f57189b0c217a69b11e11a3bee8a053861987e1640e4": "olmo",  # GPT-NeoX, MPT, OLMo
+    "04e3597d7996f292ca9b8b7285ca4d58a6ae171ac47d73fc7140ceb0c7a6bbc0": "gpt-2",
+}
+
+
+def by_merges(merges: list[str]) -> str | None:
+    """Return the name of the pre-tokenizer that goes with a vocabulary's merges, None if it is not known."""
+    return BY_MERGES.get(hashlib.sha256("\n".join(merges).encode()).hexdigest())

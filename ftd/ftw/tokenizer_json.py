@@ -25,11 +25,13 @@ from ftd.ftw.gguf_tokens import (
     USER_DEFINED,
     control_types,
     flag,
+    merge_pairs,
+    pre_tokenizer_name,
     token_id,
     token_texts,
     token_types,
 )
-from ftd.ftw.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
+from ftd.ftw.pretokenizers import PRE_TOKENIZERS
 
 MAX_TOKEN_CHARACTERS = 1024
 _SPACE = "▁"
@@ -47,7 +49,7 @@ class _Vocabulary:
     def __init__(self, metadata: dict[str, Value]) -> None:
         self.metadata = metadata
         self.texts = token_texts(metadata)
-        self.types = control_types(self.texts, token_types(metadata, len(self.texts)))
+        self.types = control_types(metadata, self.texts, token_types(metadata, self.texts))
         self.id_by_text = {text: index for index, text in enumerate(self.texts)}
 
     def text_of(self, name: str) -> str | None:
@@ -55,20 +57,17 @@ class _Vocabulary:
         index = token_id(self.metadata, name, len(self.texts))
         return None if index is None else self.texts[index]
 
+    def first_unknown(self) -> str | None:
+        """Return the text of the first token of the type unknown, if there is one."""
+        return self.texts[self.types.index(UNKNOWN)] if UNKNOWN in self.types else None
+
     def merges(self) -> Merges:
         """Return the file's merges whose three tokens are in the vocabulary, in their order."""
-        lines = self.metadata.get("tokenizer.ggml.merges")
-        if not isinstance(lines, list):
-            raise InvalidGguf("tokenizer.ggml.merges is not an array of strings")
-        merges = []
-        for line in lines:
-            blank = line.find(" ", 1)
-            left, right = line[:blank], line[blank + 1 :]
-            if blank < 0 or not right:
-                raise InvalidGguf(f"a merge is not two texts with a blank between them: {line!r:.100}")
-            if left in self.id_by_text and right in self.id_by_text and left + right in self.id_by_text:
-                merges.append((left, right))
-        return merges
+        return [
+            (left, right)
+            for left, right in merge_pairs(self.metadata)
+            if left in self.id_by_text and right in self.id_by_text and left + right in self.id_by_text
+        ]
 
     def merges_by_score(self) -> Merges:
         """Return all ways to make a token of two others; the best score first, as SPM merges."""
@@ -159,19 +158,8 @@ def _split(pattern: str) -> dict[str, Json]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def _pre_tokenizer(metadata: dict[str, Value]) -> PreTokenizer:
-    name = metadata.get("tokenizer.ggml.pre")
-    if name is None:
-        return DEFAULT
-    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
-        raise Unsupported(
-            f"pre-tokenizer is not supported: {name!r:.50}", f"use one of {' '.join(PRE_TOKENIZERS)}"
-        )
-    return PRE_TOKENIZERS[name]
-
-
 def _byte_level(vocabulary: _Vocabulary) -> dict[str, Any]:
-    pre = _pre_tokenizer(vocabulary.metadata)
+    pre = PRE_TOKENIZERS[pre_tokenizer_name(vocabulary.metadata)]
     byte_level: dict[str, Json] = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -199,7 +187,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> dict[str, Any]:
         "model": _bpe(
             vocabulary,
             vocabulary.merges_by_score(),
-            unk_token=vocabulary.text_of("unknown"),
+            unk_token=vocabulary.text_of("unknown") or vocabulary.first_unknown(),
             fuse_unk=True,
             byte_fallback=True,
         ),
@@ -252,14 +240,15 @@ def _word_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
     unknown = vocabulary.text_of("unknown") or "[UNK]"
     if unknown not in vocab:
         raise InvalidGguf(f"the vocabulary has no unknown token: {unknown!r:.50}")
+    lowercase = flag(vocabulary.metadata, "normalizer.lowercase", True)
     return {
         "added_tokens": vocabulary.added_tokens(),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
             "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
+            "strip_accents": flag(vocabulary.metadata, "normalizer.strip_accents", lowercase),
+            "lowercase": lowercase,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

@@ -153,6 +153,25 @@ def test_logits_are_those_of_transformers(case: str, split: bool, tmp_path: Path
     assert_close(run(model, [(0, PROMPT, 0)]), oracle.logits(PROMPT))
 
 
+def test_ollamas_files_of_glm_lite_are_the_same_model(tmp_path: Path) -> None:
+    oracle = tiny.make("deepseek_v3", n_group=1, topk_group=1, rope_scaling=None)
+    settings = sizes_of(oracle.oracle.config, split=True)
+    for name in ("attention.key_length", "attention.value_length"):
+        settings[name], settings[f"{name}_mla"] = settings[f"{name}_mla"], settings[name]
+    for name in (
+        "expert_group_count",
+        "expert_group_used_count",
+        "expert_gating_func",
+        "expert_weights_norm",
+    ):
+        del settings[name]
+    settings["attention.head_count_kv"] = oracle.oracle.config.num_attention_heads
+    path = tmp_path / "model.gguf"
+    peer.write_gguf(oracle, "glm4moelite", path, settings, tensors_of(oracle.oracle, split=True))
+    model = build(read(path, tmp_path), graph_class("cython"))
+    assert_close(run(model, [(0, PROMPT, 0)]), oracle.logits(PROMPT))
+
+
 # A file has one number for both magnitudes, because published models have the same
 GGUF_YARN = {
     "rope_type": "yarn",

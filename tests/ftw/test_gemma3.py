@@ -76,6 +76,27 @@ def test_from_4b_on_positions_are_scaled(layers: int, pictures: int, factor: flo
     assert translated(metadata | {"gemma3.rope.scaling.factor": 4.0})["gemma3.rope.scaling.factor"] == 4.0
 
 
+def test_no_blank_is_put_before_a_text_unless_the_file_says_so() -> None:
+    key = "tokenizer.ggml.add_space_prefix"
+    assert translated({})[key] is False
+    assert translated({key: True})[key] is True
+
+
+def test_tokens_of_pictures_that_are_not_embedded_are_left_out(save: Save, tmp_path: Path) -> None:
+    metadata, tensors = gguf_bytes.model("gemma3", unit=256)
+    texts = [*gguf_bytes.VOCABULARY, *(f"<{index}>" for index in range(22))]
+    types = struct.pack("<IIQ33i", 9, 5, 33, *([3] * 3 + [1] * 6 + [3] * 24))
+    more = {
+        "tokenizer.ggml.tokens": [*texts, "<image_soft_token>"],
+        "tokenizer.ggml.token_type": gguf_bytes.Raw(types),
+    }
+    path = save("m.gguf", gguf_bytes.gguf(metadata | more, tensors))
+    sink = DirectorySink(tmp_path)
+    imports = import_gguf([path], sink)
+    text = sink.path(imports.blobs[-1].digest).read_text()
+    assert '"<21>"' in text and "image_soft_token" not in text
+
+
 def test_tensors_of_pictures_are_unknown_where_there_are_none(save: Save, tmp_path: Path) -> None:
     metadata, tensors = gguf_bytes.model("gemma3", unit=256)
     odd = gguf_bytes.tensor("v.blk.0.attn_q.weight", "F32", (4, 8), np.random.default_rng(1))

@@ -5,14 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftd.errors import InvalidGguf
-from ftd.ftw.gguf_tokens import CONTROL, NORMAL, USER_DEFINED, control_types, special_tokens, token_types
+from ftd.errors import InvalidGguf, Unsupported
+from ftd.ftw.gguf_tokens import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    USER_DEFINED,
+    control_types,
+    merge_pairs,
+    pre_tokenizer_name,
+    special_tokens,
+    token_types,
+)
 
 
 def metadata(texts: list[str], types: list[int], **more: Any) -> dict[str, Any]:
     keys = {f"tokenizer.ggml.{key}": item for key, item in more.items()}
     return {
         "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": texts,
         "tokenizer.ggml.token_type": np.array(types, np.int32),
         **keys,
@@ -74,19 +85,61 @@ def test_a_padding_id_behind_the_vocabulary_is_dropped(caplog: pytest.LogCapture
 @pytest.mark.parametrize("types", [np.array([1], np.int32), np.array([1, 1], np.float32), "12", [1, 1]])
 def test_types_that_do_not_fit_the_tokens_are_refused(types: Any) -> None:
     with pytest.raises(InvalidGguf, match="array of 2 integers"):
-        token_types({"tokenizer.ggml.token_type": types}, 2)
+        token_types({"tokenizer.ggml.token_type": types}, ["a", "b"])
 
 
-def test_tokens_without_types_are_normal() -> None:
-    assert token_types({}, 2) == [NORMAL, NORMAL]
+def test_without_types_the_tokens_that_no_merge_makes_are_special() -> None:
+    found = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b", "ab Ġ"]}
+    texts = ["a", "b", "ab", "abĠ", "Ġ", "<|im_start|>", "<s>"]
+    assert token_types(found, texts) == [NORMAL] * 5 + [CONTROL] * 2
 
 
-def test_tokens_that_end_a_generation_are_control_tokens() -> None:
-    assert control_types(["a", "<|im_end|>", "<u>"], [NORMAL, NORMAL, USER_DEFINED]) == [
+@pytest.mark.parametrize("model", ["llama", "bert", "gemma4"])
+def test_other_vocabularies_without_types_are_refused(model: str) -> None:
+    with pytest.raises(
+        Unsupported, match=r"which tokens are special: tokenizer\.ggml\.token_type is missing"
+    ):
+        token_types({"tokenizer.ggml.model": model}, ["a", "b"])
+
+
+def test_tokens_that_begin_or_end_a_generation_are_control_tokens() -> None:
+    texts = ["a", "<|im_end|>", "<u>", "<s>", "</s>", "<0x00>"]
+    found = metadata(texts, [1] * 6, bos_token_id=3, eos_token_id=4, eot_token_id=2, eom_token_id=5)
+    assert control_types(found, texts, [NORMAL, NORMAL, USER_DEFINED, NORMAL, NORMAL, BYTE]) == [
         NORMAL,
         CONTROL,
         USER_DEFINED,
+        CONTROL,
+        CONTROL,
+        BYTE,
     ]
+
+
+@pytest.mark.parametrize("said", [{}, {"tokenizer.ggml.pre": ""}, {"tokenizer.ggml.pre": "default"}])
+def test_how_unknown_merges_cut_text_is_not_guessed(said: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match=r"how its tokenizer cuts text: tokenizer\.ggml\.pre is"):
+        pre_tokenizer_name({"tokenizer.ggml.merges": ["a b"], **said})
+
+
+def test_a_named_pre_tokenizer_must_be_known() -> None:
+    assert pre_tokenizer_name({"tokenizer.ggml.pre": "smaug-bpe"}) == "smaug-bpe"
+    with pytest.raises(Unsupported, match="pre-tokenizer is not supported: 'superbpe'"):
+        pre_tokenizer_name({"tokenizer.ggml.pre": "superbpe"})
+
+
+@pytest.mark.parametrize("lines", [["ab"], ["a "], [" b"], None, "a b"])
+def test_merges_that_are_none_are_refused(lines: Any) -> None:
+    with pytest.raises(InvalidGguf, match=r"merges|a merge is not"):
+        merge_pairs({"tokenizer.ggml.merges": lines})
+
+
+def test_bert_is_framed_whatever_the_file_says() -> None:
+    texts = ["[CLS]", "[SEP]", "a"]
+    said = {"model": "bert", "add_bos_token": False, "add_eos_token": False}
+    tokens = special_tokens(metadata(texts, [CONTROL, CONTROL, NORMAL], **said), 3)
+    assert (tokens.bos_id, tokens.eos_ids, tokens.add_bos, tokens.add_eos) == (0, [1], True, True)
+    tokens = special_tokens(metadata(texts, [CONTROL] * 3, cls_token_id=2, seperator_token_id=0, **said), 3)
+    assert (tokens.bos_id, tokens.eos_ids) == (2, [0])
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ def test_every_pre_tokenizer_compiles_and_keeps_the_text(name: str) -> None:
         ("falcon", "a,b 12345", ["a", ",", "b", " ", "123", "45"]),
         ("gpt-4o", "CamelCase's 1234", ["Camel", "Case's", " ", "123", "4"]),
         ("tekken", "CamelCase 12", ["Camel", "Case", " ", "1", "2"]),
+        ("kimi-k2", "abc漢字Def's 1234", ["abc", "漢字", "Def's", " ", "123", "4"]),
+        ("kimi-k2", "한국漢字日本 !?\n", ["한국", "漢字日本", " !?\n"]),
+        ("youtu", "CamelCase's 12漢字한국", ["Camel", "Case's", " ", "1", "2", "漢字", "한국"]),
+        ("minicpm5", "It's 12345", ["It", "'s", " ", "123", "45"]),
+        ("ufakzeka", "Ali'nin 12", ["Ali", "'nin", " ", "1", "2"]),
     ],
 )
 def test_pieces(name: str, text: str, wanted: list[str]) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from ftd.errors import InvalidGguf, Unsupported
 from ftd.ftw.gguf import GgufFile
-from ftd.ftw.gguf_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from ftd.ftw.gguf_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, special_tokens
 from ftd.ftw.tokenizer_json import tokenizer_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -99,6 +99,59 @@ def test_smollm2_agrees_with_the_file_on_every_id(smollm2_gguf: Path) -> None:
         26843,
         2,
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "starcoder", "refact", "command-r"]
+)
+def test_vocabularies_are_known_without_the_name_of_their_pre_tokenizer(
+    name: str, real_model: Callable[[str], Path]
+) -> None:
+    with GgufFile.open(real_model(f"vocab/ggml-vocab-{name}.gguf")) as file:
+        said = {key: value for key, value in file.metadata.items() if key != "tokenizer.ggml.pre"}
+        wanted = tokenizer_json(file.metadata)
+    assert tokenizer_json(said) == wanted
+    assert tokenizer_json(said | {"tokenizer.ggml.pre": "default"}) == wanted
+    assert special_tokens(said, 1 << 20) == special_tokens(said | {"tokenizer.ggml.pre": name}, 1 << 20)
+
+
+@pytest.mark.parametrize(("name", "pre"), [("gpt-2", "gpt-2"), ("falcon", "falcon"), ("gpt-neox", "mpt")])
+def test_old_vocabularies_are_known_by_their_merges(
+    name: str, pre: str, real_model: Callable[[str], Path]
+) -> None:
+    with GgufFile.open(real_model(f"vocab/ggml-vocab-{name}.gguf")) as file:
+        said = {key: value for key, value in file.metadata.items() if key != "tokenizer.ggml.pre"}
+    assert tokenizer_json(said) == tokenizer_json(said | {"tokenizer.ggml.pre": pre})
+
+
+def test_smollm2_without_types_and_names_has_the_same_ids(smollm2_gguf: Path) -> None:
+    with GgufFile.open(smollm2_gguf) as file:
+        left_out = ("tokenizer.ggml.pre", "tokenizer.ggml.token_type")
+        said = {key: value for key, value in file.metadata.items() if key not in left_out}
+        wanted = tokenizer_json(file.metadata)
+    assert tokenizer_json(said) == wanted
+
+
+def test_a_vocabulary_that_nobody_knows_is_refused_without_a_name(real_model: Callable[[str], Path]) -> None:
+    with (
+        GgufFile.open(real_model("vocab/ggml-vocab-aquila.gguf")) as file,
+        pytest.raises(Unsupported, match=r"tokenizer\.ggml\.pre is missing"),
+    ):
+        tokenizer_json(file.metadata)
+
+
+def test_a_cased_word_piece_vocabulary_keeps_case_and_accents() -> None:
+    found: dict[str, Any] = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": ["[UNK]", "▁a", "▁A", "▁é"],
+        "tokenizer.ggml.token_type": np.array([CONTROL, NORMAL, NORMAL, NORMAL], np.int32),
+    }
+    assert Tokenizer.from_str(tokenizer_json(found)).encode("A é").ids == [1, 0]
+    cased = found | {"tokenizer.ggml.normalizer.lowercase": False}
+    assert Tokenizer.from_str(tokenizer_json(cased)).encode("A é").ids == [2, 3]
+    kept = found | {"tokenizer.ggml.normalizer.strip_accents": False}
+    assert Tokenizer.from_str(tokenizer_json(kept)).encode("A é").ids == [1, 3]
 
 
 def byte_level(**more: Any) -> dict[str, Any]:
