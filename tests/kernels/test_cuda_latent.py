@@ -80,6 +80,15 @@ def test_an_op_does_what_it_says_and_nothing_else(which: Record, step: str, devi
     check(which, CASES[which], step, device)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_keys_are_chosen_by_all_digits(step: str, device: str) -> None:
+    """Beside bf16 activations too: rounded queries would choose others, and attention would be of those."""
+    check(
+        chosen_attention, CASES[chosen_attention], step, device,
+        precision="fast", tolerance=1e-2, digits=(2, 3),
+    )  # fmt: skip
+
+
 def test_every_op_stands_here() -> None:
     assert {kind for kinds in CASES.values() for kind in kinds} == kinds_of(cuda_latent)
 
