@@ -1,10 +1,12 @@
-"""Times of kernels on a card, and the sizes and inputs that bench-gpu-experts measures experts with."""
+"""Times of kernels on a card, its ceilings, and the sizes and inputs that bench-gpu-experts measures with."""
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
+from ftd.kernels import card_copy
 
 DEVICE = "cuda"
 LAYERS = 8
@@ -26,7 +28,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What the card can do."""
+    """What the card can do: a copy, read and written, and a bf16 product."""
 
     copy_gb_per_s: float
     tflop_per_s: float
@@ -59,8 +61,6 @@ def graph_us(actions: Sequence[Callable[[], object]]) -> float:
 
 def measure_ceilings() -> Ceilings:
     """Measure the card."""
-    from ftd.kernels import card_copy
-
     copy = card_copy.device_rate() / 1e9
     left, right = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     return Ceilings(copy_gb_per_s=copy, tflop_per_s=2 * 8192**3 / median_us(lambda: left @ right) / 1e6)
