@@ -37,9 +37,9 @@ def weight_of(name: str, rows: int, columns: int) -> DeviceMatrix:
 
 
 WEIGHTS = st.builds(weight_of, st.sampled_from(sorted(FORMATS)), ROWS, COLUMNS)
-WORDS = st.builds(
-    weight_of, st.sampled_from(sorted(CODE_FORMATS)), ROWS, st.integers(1, 900).map(lambda n: 32 * n)
-)
+# Columns in whole blocks, often in whole tiles
+BLOCKS = st.one_of(*(st.integers(1, 60).map(size.__mul__) for size in (32, 512, 1024)))
+WORDS = st.builds(weight_of, st.sampled_from(sorted(CODE_FORMATS)), ROWS, BLOCKS)
 PRECISIONS = st.sampled_from(["fast", "f32"])
 
 
@@ -60,17 +60,20 @@ def test_tiles_are_powers_of_two_that_hold_the_tokens(
         assert launch == prefill_launch(weight, tokens, precision) and launch.splits == 1
 
 
-@given(WORDS, st.integers(1, SPLIT_TOKENS))
+@given(WORDS, st.integers(2, SPLIT_TOKENS))
 def test_a_product_of_words_takes_whole_units_and_warps(weight: DeviceMatrix, tokens: int) -> None:
-    """Of one token: nothing of a tile lies beyond the row if nothing of a smaller one does."""
     launch = decode_launch(weight, tokens, "fast")
-    if tokens > 1:
-        assert launch.bk % unit_columns(weight.format) == 0 and launch.bn % (TILE_ROWS * launch.warps) == 0
-        return
-    columns = weight.shape[1]
-    larger = [bk for bk in (512, 1024, 2048) if bk <= launch.bk]
-    assert launch.bt == launch.splits == 1 and launch.bk in larger
-    assert columns % launch.bk == 0 or all(columns % bk for bk in larger)
+    assert launch.bk % unit_columns(weight.format) == 0 and launch.bn % (TILE_ROWS * launch.warps) == 0
+
+
+@given(WORDS)
+def test_one_token_takes_the_largest_tile_that_ends_where_the_row_does(weight: DeviceMatrix) -> None:
+    """Or the smallest where none does: it has the least beyond the row."""
+    launch = decode_launch(weight, 1, "fast")
+    most = decode_launch(weight_of(weight.format, weight.shape[0], 2048), 1, "fast").bk
+    even = [size for size in (512, 1024, 2048) if size <= most and weight.shape[1] % size == 0]
+    assert launch.bk == max(even, default=512)
+    assert launch.bt == launch.splits == 1
 
 
 @given(WEIGHTS, st.integers(1, 5000), PRECISIONS)
@@ -83,7 +86,11 @@ def test_words_are_of_codes_in_blocks_of_32_on_the_fast_path(
         assert decode_launch(weight, tokens, precision).bt >= TILE_ROWS
 
 
-@given(st.integers(1, 300_000), st.sampled_from([32, 64]), st.sampled_from([128, 256]))
+@given(
+    st.one_of(ROWS, st.integers(1, 64).map(lambda n: 256 * n)),
+    st.sampled_from([32, 64]),
+    st.sampled_from([128, 256]),
+)
 def test_k_is_divided_no_further_than_programs_are_wanted(rows: int, tile: int, programs: int) -> None:
     enough = [count for count in (1, 2, 4, 8) if ceil(rows / tile) * count >= programs]
     assert parts(rows, tile, programs) == min([*enough, 8])
