@@ -55,8 +55,7 @@ class _Running:
 
 
 class Engine:
-    """Loads the model that ``load`` names and serves requests on it; ``send`` takes every message to the
-    daemon.
+    """Loads the model that ``load`` names and serves requests on it; ``send`` takes messages to the daemon.
 
     ``progress(completed_bytes, total_bytes)`` is called while weights are read and may raise to stop the
     load; ``source`` stands in for the files that ``load`` names. Between calls every page has one owner;
@@ -180,10 +179,11 @@ class Engine:
             window_tokens=message.window_tokens,
             num_keep=message.num_keep,
             sampler_state=self._sampler.begin(message.sampling, message.num_logprobs),
-            constraint=None if message.grammar is None else self._grammars.begin(message.grammar),
             arrival_ns=time.monotonic_ns(),
         )
         self._scheduler.check_new(sequence)
+        if message.grammar is not None:  # what is refused must not leave a matcher behind
+            sequence.constraint = self._grammars.begin(message.grammar)
         self._compiling.append(sequence)
         self._add_compiled(0)
         self._request_ids.add(message.request_id)

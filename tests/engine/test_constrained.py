@@ -179,10 +179,13 @@ def test_nobody_waits_for_the_compiler_of_another(serving: Serving, monkeypatch:
     json.loads(text_of(serving.tokens(bound)))
 
 
-def test_prompt_too_long_is_refused_at_once(serving: Serving) -> None:
+def test_prompt_too_long_is_refused_at_once(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its grammar is not compiled: nobody would give the matcher back."""
+    begun: list[Grammar] = []
+    monkeypatch.setattr(Grammars, "begin", lambda self, grammar: begun.append(grammar))
     with pytest.raises(PromptTooLong):
         serving.start(list(range(96)), grammar=GRAMMAR)
-    assert not serving.engine.has_work
+    assert not serving.engine.has_work and not begun
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"grammars":[{"json_schema":{"type":"thing"}}]}'])
