@@ -88,11 +88,6 @@ def num_pages_for(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
 
 
-def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int) -> int:
-    """Return the bytes of one token's K and V over all layers."""
-    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
-
-
 def streaming_chunk_tokens(missing_bytes: int) -> int:
     """Return the tokens of a step that compute about as long as a card copies ``missing_bytes`` for it.
 
@@ -112,28 +107,26 @@ def make(
     max_sequences: int = 0,
     kv_bytes: int = 0,
     prefill_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
-    budget_bytes: int = 0,
     page_size: int = DEFAULT_PAGE_SIZE,
     whole_prompts: bool = False,
 ) -> Plan:
     """Decide the sizes of the engine.
 
-    free_bytes: memory free now. budget_bytes: most that may be used (0: all that is free). kv_bytes: most
-    for KV (0: enough for max_sequences windows, bounded by memory). context_tokens: the window (0: 4096 or
-    what fits); a window longer than the model's is cut to it. max_sequences: 0 means 8, fewer where fewer
-    windows fit. whole_prompts: a chunk is a window at least, because prompts are not cut into chunks.
+    free_bytes: memory that may be taken. kv_bytes: most for KV (0: enough for max_sequences windows, bounded
+    by memory). context_tokens: the window (0: 4096 or what fits); a window longer than the model's is cut to
+    it. max_sequences: 0 means 8, fewer where fewer windows fit. whole_prompts: a chunk is a window at least,
+    because prompts are not cut into chunks.
 
     Raises OutOfMemory if one window does not fit, with what is needed, what is available and what would fit.
     Raises InvalidOption for sizes that make no sense.
     """
     _check(context_tokens, max_sequences, kv_bytes, prefill_chunk_tokens, page_size)
-    available = min(free_bytes, budget_bytes) if budget_bytes > 0 else free_bytes
     window = min(context_tokens or DEFAULT_CONTEXT_TOKENS, needs.max_context_tokens)
     if whole_prompts:
         prefill_chunk_tokens = max(prefill_chunk_tokens, window)
     room = _Room(
         needs,
-        available,
+        free_bytes,
         kv_bytes,
         prefill_chunk_tokens,
         page_size,

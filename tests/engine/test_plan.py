@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ftd.engine.plan import MemoryNeeds, Plan, kv_bytes_per_token, make, num_pages_for, streaming_chunk_tokens
+from ftd.engine.plan import MemoryNeeds, Plan, make, num_pages_for, streaming_chunk_tokens
 from ftd.errors import InvalidOption, OutOfMemory
 
 NEEDS = MemoryNeeds(
@@ -17,10 +17,6 @@ NEEDS = MemoryNeeds(
     workspace_bytes_per_token=1,
     max_context_tokens=1024,
 )
-
-
-def test_kv_bytes_of_smollm2() -> None:
-    assert kv_bytes_per_token(num_layers=30, num_kv_heads=3, head_dim=64, bytes_per_value=2) == 23040
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (31, 1), (32, 1), (33, 2), (4096, 128)])
@@ -65,12 +61,6 @@ def test_a_chunk_is_never_longer_than_the_window() -> None:
 def test_kv_bytes_bounds_the_pool() -> None:
     plan = make(NEEDS, free_bytes=10**9, context_tokens=100, max_sequences=8, kv_bytes=2000)
     assert plan.num_pages == 6 and plan.kv_bytes <= 2000
-
-
-def test_the_budget_counts_where_it_is_less_than_what_is_free() -> None:
-    tight = make(NEEDS, free_bytes=10**9, budget_bytes=3000, context_tokens=100, max_sequences=3)
-    assert tight.total_bytes <= 3000
-    assert tight == make(NEEDS, free_bytes=3000, budget_bytes=10**9, context_tokens=100, max_sequences=3)
 
 
 def test_without_a_wish_the_window_is_what_fits() -> None:
@@ -118,15 +108,13 @@ def test_negative_sizes_are_refused(name: str) -> None:
 @given(
     needs=st.sampled_from([NEEDS, replace(NEEDS, state_bytes=90)]),
     free_bytes=st.integers(0, 10**5),
-    budget_bytes=st.integers(0, 10**5),
     context_tokens=st.integers(0, 2000),
     max_sequences=st.integers(0, 9),
     kv_bytes=st.one_of(st.just(0), st.integers(0, 10**5)),
     prefill_chunk_tokens=st.integers(1, 600),
     page_size=st.integers(1, 70),
 )
-def test_a_plan_keeps_its_budgets_or_its_advice_fits(needs: MemoryNeeds, **sizes: int) -> None:
-    limit = min(sizes["free_bytes"], sizes["budget_bytes"] or sizes["free_bytes"])
+def test_a_plan_keeps_its_bounds_or_its_advice_fits(needs: MemoryNeeds, **sizes: int) -> None:
     try:
         plan = make(needs, **sizes)
     except OutOfMemory as exc:
@@ -137,7 +125,7 @@ def test_a_plan_keeps_its_budgets_or_its_advice_fits(needs: MemoryNeeds, **sizes
             with pytest.raises(OutOfMemory):
                 make(needs, **{**sizes, "context_tokens": int(fits[1]) + 1})
         return
-    assert plan.total_bytes <= limit
+    assert plan.total_bytes <= sizes["free_bytes"]
     assert plan.state_bytes == plan.num_state_slots * needs.state_bytes
     assert plan.num_state_slots >= (plan.max_sequences if needs.state_bytes else 0)
     assert not sizes["kv_bytes"] or plan.kv_bytes <= sizes["kv_bytes"]
