@@ -1,4 +1,4 @@
-"""The memory of all keys and values: two arrays of pages for each layer, allocated once.
+"""The memory of all keys and values, or of latents: arrays of pages for each layer, allocated once.
 
 Which page belongs to whom is the business of ``pages``; this module only owns the bytes. Memory is reserved,
 not touched: the system commits a page when a token is first written into it.

@@ -182,7 +182,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
 
 
 class Progress(Message, frozen=True, kw_only=True, tag="progress"):
-    """Bytes of weights read so far; sent at least once a second while loading."""
+    """Bytes of weights read so far; sent while loading, at most ten times a second."""
 
     completed_bytes: int
     total_bytes: int
