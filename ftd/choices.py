@@ -2,6 +2,8 @@
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("fast", "f32")
+ISA_LEVELS = ("scalar", "avx2", "avx512", "amx")  # lowest first
+KERNELS = ("reference", "cython", "triton")
 EXPERTS_POLICIES = ("ftd", "lru", "paper")
 
 

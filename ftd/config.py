@@ -4,18 +4,18 @@ Precedence: flag > FTD_* variable > OLLAMA_* variable of the same meaning > ~/.f
 ``SETTINGS`` drives flags, variables, ``ftd env`` and this module. A bad value is an error, never the default.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import appdirs
 
-from ftd import choices, environment, units
+from ftd import choices, environment, values
 from ftd.address import DEFAULT_PORT
 from ftd.errors import InvalidOption
 
-_EXPERTS = re.compile(r"auto|fill|cpu|split=(0(\.\d+)?|1(\.0+)?)", re.ASCII)
+# What the variables that are no settings may say
+_SWITCHES = {"FTD_ISA": choices.ISA_LEVELS, "FTD_KERNELS": choices.KERNELS}
 
 
 class ServerConfig(NamedTuple):
@@ -54,72 +54,6 @@ class EngineConfig(NamedTuple):
     experts_policy: str = "ftd"
 
 
-def _text(value: str) -> str:
-    return value.strip().strip("\"'")
-
-
-def _integer(value: str) -> int:
-    try:
-        return int(_text(value))
-    except ValueError:
-        raise InvalidOption(f"not an integer: {value!r}") from None
-
-
-def _boolean(value: str) -> bool:
-    text = _text(value).lower()
-    if text in ("1", "true", "yes", "on", "t"):
-        return True
-    if text in ("0", "false", "no", "off", "f", ""):
-        return False
-    raise InvalidOption(f"not a boolean: {value!r}")
-
-
-def _host(text: str) -> str:
-    """Refuse a port that is none; Ollama's variable means the default port then."""
-    host = _text(text)
-    authority = host.rpartition("://")[2].partition("/")[0]
-    _, bracket, rest = authority.rpartition("]")
-    port = rest.partition(":")[2] if bracket or rest.count(":") == 1 else ""
-    if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise InvalidOption(f"not a port: {port!r}", "write it as 127.0.0.1:11434")
-    return host
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
-
-
-def _keep_alive(value: str) -> int:
-    text = _text(value)
-    number = text.removeprefix("-")
-    ns = units.parse_keep_alive(float(text) if number.replace(".", "", 1).isdigit() else text)
-    return 0 if ns is None else ns
-
-
-def _size(value: str) -> int:
-    text = _text(value).upper().removesuffix("B").removesuffix("I")
-    scale = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}.get(text[-1:], 1)
-    try:
-        return int(float(text if scale == 1 else text[:-1]) * scale)
-    except ValueError:
-        raise InvalidOption(f"not a size: {value!r}", "write it as 24G or 512M") from None
-
-
-def _path(value: str) -> Path:
-    return Path(_text(value)).expanduser()
-
-
-def _experts(value: str) -> str:
-    text = _text(value)
-    if not _EXPERTS.fullmatch(text):
-        raise InvalidOption(f"not auto, fill, cpu or split=F (0 to 1): {text!r}")
-    return text
-
-
-def _ollama_debug(value: str) -> str:
-    return "debug" if _text(value) not in ("", "0", "false") else "info"
-
-
 class Setting(NamedTuple):
     """One row of the table: a field of a config, its variables, how a string becomes a value, its help.
 
@@ -136,14 +70,25 @@ class Setting(NamedTuple):
     between: tuple[int, int] | None = None
     words: tuple[str, ...] = ()
 
-    def check(self, value: Any) -> None:
-        """Raise InvalidOption if a value is none that is allowed."""
+    @property
+    def flag(self) -> str:
+        """The flag of ``ftd serve``: ``--keep-alive`` of FTD_KEEP_ALIVE."""
+        return "--" + self.variable.removeprefix("FTD_").lower().replace("_", "-")
+
+    def read(self, text: str, source: str, parse: Callable[[str], Any] | None = None) -> Any:
+        """Return the value of a string; raise InvalidOption that names its source if it is none."""
+        try:
+            value = (parse or self.parse)(text)
+        except InvalidOption as exc:
+            hint = exc.hint
+            if self.between and hint is None:
+                hint = f"use a number from {self.between[0]} to {self.between[1]}"
+            raise InvalidOption(f"{source}: {exc.message}", hint) from exc
         if self.between and not self.between[0] <= value <= self.between[1]:
-            raise InvalidOption(
-                f"{self.variable} must be between {self.between[0]} and {self.between[1]}: {value}"
-            )
+            raise InvalidOption(f"{source} must be between {self.between[0]} and {self.between[1]}: {value}")
         if self.words and value not in self.words:
-            raise InvalidOption(f"{self.variable} must be {choices.listed(self.words)}: {value}")
+            raise InvalidOption(f"{source} must be {choices.listed(self.words)}: {value}")
+        return value
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -151,24 +96,25 @@ SETTINGS: tuple[Setting, ...] = (
         ServerConfig,
         "host",
         "FTD_HOST",
-        _host,
+        values.host,
         "address the daemon listens on and clients call",
         "OLLAMA_HOST",
-        _text,
+        values.word,
     ),
     Setting(
         ServerConfig,
         "origins",
         "FTD_ORIGINS",
-        _names,
+        values.origins,
         "web origins allowed to call the API",
         "OLLAMA_ORIGINS",
+        values.names,
     ),
     Setting(
         ServerConfig,
         "keep_alive_ns",
         "FTD_KEEP_ALIVE",
-        _keep_alive,
+        values.keep_alive,
         "how long an idle model stays loaded (5m, 300, -1 for ever)",
         "OLLAMA_KEEP_ALIVE",
     ),
@@ -176,7 +122,7 @@ SETTINGS: tuple[Setting, ...] = (
         ServerConfig,
         "load_timeout_ns",
         "FTD_LOAD_TIMEOUT",
-        _keep_alive,
+        values.keep_alive,
         "longest load without progress before it fails",
         "OLLAMA_LOAD_TIMEOUT",
     ),
@@ -184,7 +130,7 @@ SETTINGS: tuple[Setting, ...] = (
         ServerConfig,
         "max_queue",
         "FTD_MAX_QUEUE",
-        _integer,
+        values.integer,
         "requests that may wait",
         "OLLAMA_MAX_QUEUE",
         between=(1, 10**6),
@@ -193,29 +139,36 @@ SETTINGS: tuple[Setting, ...] = (
         ServerConfig,
         "log_level",
         "FTD_LOG_LEVEL",
-        _text,
+        values.word,
         "debug, info, warning or error",
         "OLLAMA_DEBUG",
-        _ollama_debug,
+        values.ollama_debug,
         words=("debug", "info", "warning", "error"),
     ),
     Setting(
-        ServerConfig, "no_history", "FTD_NOHISTORY", _boolean, "keep no REPL history", "OLLAMA_NOHISTORY"
+        ServerConfig,
+        "no_history",
+        "FTD_NOHISTORY",
+        values.boolean,
+        "keep no REPL history",
+        "OLLAMA_NOHISTORY",
     ),
-    Setting(RegistryConfig, "models_dir", "FTD_MODELS", _path, "folder of the model store"),
-    Setting(RegistryConfig, "no_prune", "FTD_NOPRUNE", _boolean, "keep unreferenced blobs", "OLLAMA_NOPRUNE"),
+    Setting(RegistryConfig, "models_dir", "FTD_MODELS", values.folder, "folder of the model store"),
+    Setting(
+        RegistryConfig, "no_prune", "FTD_NOPRUNE", values.boolean, "keep unreferenced blobs", "OLLAMA_NOPRUNE"
+    ),
     Setting(
         RegistryConfig,
         "allow_private_registries",
         "FTD_PRIVATE_REGISTRIES",
-        _names,
+        values.registries,
         "registries on private addresses that may be called (host or host:port)",
     ),
     Setting(
         RegistryConfig,
         "transfer_streams",
         "FTD_TRANSFER_STREAMS",
-        _integer,
+        values.integer,
         "parallel streams of one transfer",
         "OLLAMA_MAX_TRANSFER_STREAMS",
         between=(1, 64),
@@ -224,7 +177,7 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "context_tokens",
         "FTD_CONTEXT_LENGTH",
-        _integer,
+        values.integer,
         "context window in tokens (0: chosen by memory)",
         "OLLAMA_CONTEXT_LENGTH",
         between=(0, 2**24),
@@ -233,7 +186,7 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "num_parallel",
         "FTD_NUM_PARALLEL",
-        _integer,
+        values.integer,
         "sequences decoded together (0: automatic)",
         "OLLAMA_NUM_PARALLEL",
         between=(0, 256),
@@ -242,7 +195,7 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "num_threads",
         "FTD_NUM_THREADS",
-        _integer,
+        values.integer,
         "CPU threads (0: one a usable core)",
         between=(0, 1024),
     ),
@@ -250,7 +203,7 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "precision",
         "FTD_PRECISION",
-        _text,
+        values.word,
         "fast (8-bit activations) or f32",
         words=choices.PRECISIONS,
     ),
@@ -258,29 +211,37 @@ SETTINGS: tuple[Setting, ...] = (
         EngineConfig,
         "prefill_chunk_tokens",
         "FTD_PREFILL_CHUNK",
-        _integer,
+        values.integer,
         "tokens of one prefill step (0: by device)",
         between=(0, 16384),
     ),
     Setting(
-        EngineConfig, "host_memory_bytes", "FTD_HOST_MEMORY", _size, "host memory budget (0: what is free)"
+        EngineConfig,
+        "host_memory_bytes",
+        "FTD_HOST_MEMORY",
+        values.size,
+        "host memory budget (0: what is free)",
     ),
-    Setting(EngineConfig, "device", "FTD_DEVICE", _text, "auto, cpu or cuda", words=choices.DEVICES),
+    Setting(EngineConfig, "device", "FTD_DEVICE", values.word, "auto, cpu or cuda", words=choices.DEVICES),
     Setting(
-        EngineConfig, "gpu_memory_bytes", "FTD_GPU_MEMORY", _size, "device memory budget (0: what is free)"
+        EngineConfig,
+        "gpu_memory_bytes",
+        "FTD_GPU_MEMORY",
+        values.size,
+        "device memory budget (0: what is free)",
     ),
     Setting(
         EngineConfig,
         "experts",
         "FTD_EXPERTS",
-        _experts,
+        values.experts,
         "experts beyond the device's memory: auto, fill, cpu or split=F (F of them are fetched)",
     ),
     Setting(
         EngineConfig,
         "experts_policy",
         "FTD_EXPERTS_POLICY",
-        _text,
+        values.word,
         f"which experts stay on the device: {choices.listed(choices.EXPERTS_POLICIES)}",
         words=choices.EXPERTS_POLICIES,
     ),
@@ -297,24 +258,27 @@ class Config(NamedTuple):
 
 
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Build the configuration; ``flags`` maps field names to values already typed (None: not given)."""
+    """Build the configuration; ``flags`` maps field names to values already typed (None: not given).
+
+    Raises InvalidOption for any value that is none, also of a variable that is no setting.
+    """
     environ = environment.variables() if environ is None else environ
+    _check_switches(environ)
     file_values = _read_file(environment.state_dir() / "config.toml")
     known = {setting.name for setting in SETTINGS}
     if unknown := sorted(set(file_values) - known):
         raise InvalidOption(
             f"unknown setting in config.toml: {unknown[0]}", f"known settings: {' '.join(sorted(known))}"
         )
-    values: dict[str, Any] = {"models_dir": Path(appdirs.user_data_dir("ftd")) / "models"}
+    chosen: dict[str, Any] = {"models_dir": Path(appdirs.user_data_dir("ftd")) / "models"}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
         found = _find(setting, flags or {}, environ, file_values)
         if found is not None:
-            setting.check(found[0])
-            values[setting.name], sources[setting.name] = found
+            chosen[setting.name], sources[setting.name] = found
 
     def build(section: Any) -> Any:
-        return section(**{name: values[name] for name in section._fields if name in values})
+        return section(**{name: chosen[name] for name in section._fields if name in chosen})
 
     return Config(
         server=build(ServerConfig),
@@ -335,19 +299,22 @@ def _find(
     for variable, parse in rows:
         text = environ.get(variable, "")
         if text.strip():
-            return _parse(parse, text, variable), variable
+            return setting.read(text, variable, parse), variable
     if setting.name in file_values:
         value = file_values[setting.name]
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        return _parse(setting.parse, text, f"config.toml: {setting.name}"), "config.toml"
+        return setting.read(text, f"config.toml: {setting.name}"), "config.toml"
     return None
 
 
-def _parse(parse: Callable[[str], Any], text: str, source: str) -> Any:
+def _check_switches(environ: Mapping[str, str]) -> None:
+    for variable, words in _SWITCHES.items():
+        if environ.get(variable, "") not in ("", *words):
+            raise InvalidOption(f"{variable} must be {choices.listed(words)}: {environ[variable]}")
     try:
-        return parse(text)
+        values.folder(environ.get("FTD_HOME", ""))
     except InvalidOption as exc:
-        raise InvalidOption(f"{source}: {exc.message}", exc.hint) from exc
+        raise InvalidOption(f"FTD_HOME: {exc.message}", exc.hint) from exc
 
 
 def _read_file(path: Path) -> dict[str, Any]:

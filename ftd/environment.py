@@ -8,7 +8,7 @@ from pathlib import Path
 SWITCHES = {
     "FTD_HOME": "folder of the config file, chat history and registry key",
     "FTD_ISA": "highest instruction set of CPU kernels: scalar, avx2, avx512 or amx (unset: the machine's)",
-    "FTD_KERNELS": "reference: slow kernels in NumPy, for bug reports (unset: the best)",
+    "FTD_KERNELS": "reference: slow kernels in NumPy, for bug reports; or cython, triton (unset: the best)",
 }
 
 
@@ -28,7 +28,7 @@ def prepared() -> Mapping[str, str]:
 
 def state_dir() -> Path:
     """Folder of the config file, REPL history and registry key."""
-    return Path(os.environ.get("FTD_HOME", "~/.ftd")).expanduser()
+    return Path(os.environ.get("FTD_HOME", "").strip() or "~/.ftd").expanduser()
 
 
 def systemd_dir() -> Path:

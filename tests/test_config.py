@@ -1,11 +1,14 @@
 """Configuration against the precedence rule."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ftd import config, units
+from ftd import config, environment, units
+from ftd.cli.main import main
 from ftd.errors import InvalidOption
+from ftd.kernels import cpu
 
 
 def test_precedence_is_flag_then_own_variable_then_ollamas_then_file_then_default(
@@ -28,21 +31,116 @@ def test_precedence_is_flag_then_own_variable_then_ollamas_then_file_then_defaul
     assert by_file.sources["max_queue"] == "config.toml"
 
 
+# variable -> wrong values, each with what the error says of what is allowed
+WRONG: dict[str, list[tuple[str, str]]] = {
+    "FTD_HOST": [("ftp://x", "127.0.0.1:11434"), ("x:99999", "127.0.0.1:11434"), ("a b", "127.0.0.1:11434")],
+    "FTD_ORIGINS": [("example.com", "https://example.com"), ("https://a b", "https://example.com")],
+    "FTD_KEEP_ALIVE": [("soon", "5m"), ("²", "5m"), ("5 minutes", "5m")],
+    "FTD_LOAD_TIMEOUT": [("soon", "5m"), ("--5", "5m")],
+    "FTD_MAX_QUEUE": [("many", "from 1 to 1000000"), ("1e3", "from 1"), ("0", "between 1 and 1000000")],
+    "FTD_LOG_LEVEL": [("loud", "debug, info, warning or error")],
+    "FTD_NOHISTORY": [("maybe", "1 or 0"), ("2", "1 or 0")],
+    "FTD_MODELS": [("/dev/null", "name a folder"), ("/dev/null/x", "name a folder"), ("~nobody-x/m", "user")],
+    "FTD_NOPRUNE": [("maybe", "1 or 0")],
+    "FTD_PRIVATE_REGISTRIES": [
+        ("http://10.0.0.1", "10.0.0.1:5000"),
+        ("host/models", "10.0.0.1:5000"),
+        ("a b", "10.0.0.1:5000"),
+    ],
+    "FTD_TRANSFER_STREAMS": [("0", "between 1 and 64"), ("65", "between 1 and 64"), ("x", "from 1 to 64")],
+    "FTD_CONTEXT_LENGTH": [("-1", "between 0 and 16777216"), ("8k", "from 0 to 16777216")],
+    "FTD_NUM_PARALLEL": [("257", "between 0 and 256"), ("two", "from 0 to 256")],
+    "FTD_NUM_THREADS": [("1025", "between 0 and 1024"), ("all", "from 0 to 1024")],
+    "FTD_PRECISION": [("double", "fast or f32"), ("F32", "fast or f32")],
+    "FTD_PREFILL_CHUNK": [("16385", "between 0 and 16384"), ("big", "from 0 to 16384")],
+    "FTD_HOST_MEMORY": [("big", "24G"), ("inf", "24G"), ("-5G", "24G"), ("nan", "24G"), ("1e99T", "24G")],
+    "FTD_DEVICE": [("gpu", "auto, cpu or cuda"), ("cuda:1", "auto, cpu or cuda")],
+    "FTD_GPU_MEMORY": [("inf", "24G"), ("-1", "24G"), ("24 GB or so", "24G")],
+    "FTD_EXPERTS": [("split=1.5", "auto, fill, cpu or split=F (0 to 1)"), ("gpu", "auto, fill")],
+    "FTD_EXPERTS_POLICY": [("fifo", "ftd, lru or paper")],
+    "FTD_HOME": [("/dev/null", "name a folder"), ("~nobody-x", "user")],
+    "FTD_ISA": [("sse2", "scalar, avx2, avx512 or amx"), ("AVX2", "scalar, avx2, avx512 or amx")],
+    "FTD_KERNELS": [("numpy", "reference, cython or triton")],
+}
+# Of tests and benchmarks of a checkout, and a misspelt one that a sentence is about
+OF_NO_SETTING = ("FTD_TEST_", "FTD_PEER", "FTD_KEEPALIVE")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [(variable, *case) for variable, cases in WRONG.items() for case in cases],
+)
+def test_a_wrong_value_is_told_with_its_variable_and_what_is_allowed(
+    variable: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        config.load({}, {variable: value})
+    said = f"{caught.value.message}\n{caught.value.hint}"
+    assert said.startswith(variable)
+    assert allowed in said
+    assert value in said or repr(value) in said or value.rpartition(":")[2] in said
+
+
+def test_every_variable_that_the_documentation_lists_is_checked() -> None:
+    root = Path(__file__).parents[1]
+    texts = [path.read_text("utf-8") for path in root.glob("*.md")]
+    documented = set(re.findall(r"FTD_[A-Z_]*[A-Z]", "".join(texts)))
+    known = {*(setting.variable for setting in config.SETTINGS), *environment.SWITCHES}
+    assert {name for name in documented if not name.startswith(OF_NO_SETTING)} <= known
+    assert set(WRONG) == known
+
+
+@pytest.mark.parametrize("verb", ["serve", "list", "env", "ps"])
+@pytest.mark.parametrize("variable", ["FTD_ISA", "FTD_KERNELS", "FTD_HOME", "FTD_GPU_MEMORY"])
+def test_every_command_tells_it_before_it_does_anything(
+    verb: str, variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, allowed = WRONG[variable][0]
+    monkeypatch.setenv(variable, value)
+    assert main([verb]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"error: {variable}") and allowed in said.err
+
+
+def test_an_instruction_set_beyond_the_machine_is_told_by_serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cpu, "detected_isa", lambda: "avx2")
+    monkeypatch.setenv("FTD_ISA", "amx")
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == (
+        "error: FTD_ISA asks for amx, this machine has avx2\nhint: unset FTD_ISA\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("FTD_MAX_QUEUE", "many"),
-        ("FTD_MAX_QUEUE", "0"),
-        ("FTD_KEEP_ALIVE", "soon"),
-        ("FTD_GPU_MEMORY", "big"),
-        ("FTD_PRECISION", "double"),
-        ("FTD_LOG_LEVEL", "loud"),
-        ("FTD_NOPRUNE", "maybe"),
+        ("FTD_ORIGINS", "*, https://*.example.com,app://."),
+        ("FTD_PRIVATE_REGISTRIES", "localhost, 10.0.0.1:5000,[::1]:80,fe80::1,my-host.lan"),
+        ("FTD_MODELS", "~/not/there/yet"),
+        ("FTD_HOME", ""),
+        ("FTD_ISA", ""),
+        ("FTD_ISA", "scalar"),
+        ("FTD_GPU_MEMORY", "0"),
+        ("OLLAMA_ORIGINS", "example.com"),
+        ("FTD_KEEP_ALIVE", "-1"),
     ],
 )
-def test_a_bad_value_is_an_error_that_names_its_source(variable: str, value: str) -> None:
-    with pytest.raises(InvalidOption, match=variable):
-        config.load({}, {variable: value})
+def test_what_is_allowed_is_taken(variable: str, value: str) -> None:
+    config.load({}, {variable: value})
+
+
+def test_what_ollamas_variable_says_is_told_of_it() -> None:
+    with pytest.raises(InvalidOption, match=r"^OLLAMA_MAX_QUEUE must be between 1 and 1000000: 0"):
+        config.load({}, {"OLLAMA_MAX_QUEUE": "0"})
+
+
+def test_what_the_file_says_is_told_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text('device = "gpu"\n')
+    with pytest.raises(InvalidOption, match=r"^config\.toml: device must be auto, cpu or cuda: gpu"):
+        config.load({}, {})
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

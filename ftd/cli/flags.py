@@ -5,14 +5,13 @@ from typing import Any
 
 from ftd import config
 from ftd.cli.usage import Parser
-from ftd.errors import InvalidOption
 
 
 def add(parser: Parser) -> None:
     """Declare the flags."""
     for setting in config.SETTINGS:
         help_text = f"{setting.help} [{setting.variable}]"
-        parser.add_argument(_flag(setting), dest=setting.name, metavar="VALUE", help=help_text)
+        parser.add_argument(setting.flag, dest=setting.name, metavar="VALUE", help=help_text)
 
 
 def values(options: argparse.Namespace) -> dict[str, Any]:
@@ -20,14 +19,6 @@ def values(options: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for setting in config.SETTINGS:
         text = getattr(options, setting.name)
-        if text is None:
-            continue
-        try:
-            given[setting.name] = setting.parse(text)
-        except InvalidOption as exc:
-            raise InvalidOption(f"{_flag(setting)}: {exc.message}", exc.hint) from exc
+        if text is not None:
+            given[setting.name] = setting.read(text, setting.flag)
     return given
-
-
-def _flag(setting: config.Setting) -> str:
-    return "--" + setting.variable.removeprefix("FTD_").lower().replace("_", "-")

@@ -15,8 +15,14 @@ from ftd.daemon import listening, spawn
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal ends it. Raises Conflict if something else listens at the address."""
+    """Serve until a signal ends it.
+
+    Raises Conflict if something else listens at the address, KernelUnavailable for an FTD_ISA beyond this
+    machine.
+    """
     loaded = config.load(flags.values(options))
+    if environment.isa():  # more than this machine has is told now, not by each engine
+        importlib.import_module("ftd.kernels.cpu").isa()
     environment.prepared()
     listener = listening.listen(loaded.server.host)
     engine = spawn.spawn(spawn.WORKER_COMMAND, loaded.server.log_level)

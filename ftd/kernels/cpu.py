@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from ftd import environment, machine
+from ftd.choices import ISA_LEVELS
 from ftd.errors import KernelUnavailable
 
 try:
@@ -22,8 +23,6 @@ except ImportError:  # nothing is compiled that could use its registers
     def _amx_permitted() -> bool:
         return False
 
-
-ISA_LEVELS: tuple[str, ...] = ("scalar", "avx2", "avx512", "amx")
 
 _NEEDED_FLAGS: dict[str, frozenset[str]] = {
     "avx2": frozenset({"avx2", "fma", "f16c"}),

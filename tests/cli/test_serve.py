@@ -89,7 +89,7 @@ def test_a_bad_flag_is_wrong_usage(free_environment: dict[str, str]) -> None:
     result = ftd_run(free_environment, "serve", "--max-queue", "0")
     assert (result.returncode, result.stderr) == (
         2,
-        "error: FTD_MAX_QUEUE must be between 1 and 1000000: 0\n",
+        "error: --max-queue must be between 1 and 1000000: 0\n",
     )
 
 

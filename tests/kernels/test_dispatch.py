@@ -98,4 +98,4 @@ def test_kernels_import_neither_torch_nor_other_packages_of_ftd() -> None:
     output = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert output.stdout == "['ftd.environment', 'ftd.errors', 'ftd.kernels', 'ftd.machine']\n"
+    assert output.stdout == "['ftd.choices', 'ftd.environment', 'ftd.errors', 'ftd.kernels', 'ftd.machine']\n"
