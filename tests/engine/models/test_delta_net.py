@@ -17,14 +17,16 @@ from ftd.engine.models.delta_net import DeltaNet
 from ftd.errors import InvalidFtw
 from ftd.kernels._graph_cy import CpuGraph
 from ftd.kernels._pool import Pool
+from ftd.kernels.dequantize_ref import dequantize
 from ftd.kernels.reference_graph import ReferenceGraph
 from tests.engine import tiny
 from tests.engine.test_hybrid import IDS, build, in_steps, run
 
 Array = NDArray[np.float64]
 Tensors = dict[str, Array]
-D, V, HK, HV, CK, CV, TAPS, EPS = 48, 160, 2, 4, 12, 20, 4, 1e-5
+D, V, HK, HV, CK, CV, TAPS, EPS = 64, 160, 2, 4, 12, 20, 4, 1e-5
 KEYS, VALUES, LAYERS = HK * CK, HV * CV, 2
+RATES = ("in_proj_a.weight", "in_proj_b.weight")
 TEXT = IDS[:45]
 HYPER: dict[str, Any] = {
     "hidden_size": D,
@@ -71,6 +73,11 @@ def tensors() -> Tensors:
         shapes |= {f"model.layers.{layer}.linear_attn.{name}": shape for name, shape in parts.items()}
     made = {name: random.normal(float("norm" in name), 0.3, shape) for name, shape in shapes.items()}
     made |= {name: -np.exp(values) for name, values in made.items() if name.endswith(".A")}
+    made |= {
+        name: dequantize(tiny.q8_0(values.astype(np.float32))).astype(np.float64)
+        for name, values in made.items()
+        if name.endswith(RATES)
+    }
     return {name: values.astype(np.float32).astype(np.float64) for name, values in made.items()}
 
 
@@ -121,8 +128,15 @@ def make_graph(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def model_of(w: Tensors, make_graph: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Model:
-    """Build a model of recurrent layers alone."""
+def model_of(
+    w: Tensors,
+    make_graph: Any,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str = "f32",
+    **more: Any,
+) -> Model:
+    """Build a model of recurrent layers alone; the products of rates (a, b) have q8_0 weights."""
 
     def record(blocks: Blocks) -> Outputs:
         blocks.embed()
@@ -132,8 +146,11 @@ def model_of(w: Tensors, make_graph: Any, pool: Pool, monkeypatch: pytest.Monkey
         return blocks.head()
 
     monkeypatch.setattr(families, "get", lambda architecture: record)
-    matrices = {name: tiny.matrix(values.astype(np.float32)) for name, values in w.items()}
-    return build(tiny.Tiny("qwen3_5", HYPER | more, matrices, None, ()), make_graph, pool)
+    matrices = {
+        name: (tiny.q8_0 if name.endswith(RATES) else tiny.matrix)(values.astype(np.float32))
+        for name, values in w.items()
+    }
+    return build(tiny.Tiny("qwen3_5", HYPER | more, matrices, None, ()), make_graph, pool, precision)
 
 
 def logits_of(ids: list[int], w: Tensors, tiled: bool) -> Array:
@@ -147,12 +164,14 @@ def assert_near(found: Any, wanted: Array) -> None:
     assert np.abs(found - wanted).max() <= 1e-5 * np.ptp(wanted)
 
 
+@pytest.mark.parametrize("precision", ["f32", "fast"])
 @pytest.mark.parametrize("tiled", [False, True])
 def test_layers_follow_the_recurrence_wherever_steps_end(
-    tiled: bool, make_graph: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    tiled: bool, precision: str, make_graph: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On the fast path too: rates come from floats whatever their weights are, others have f32 weights."""
     w = tensors()
-    model = model_of(w, make_graph, pool, monkeypatch, linear_heads_tiled=tiled)
+    model = model_of(w, make_graph, pool, monkeypatch, precision, linear_heads_tiled=tiled)
     wanted = logits_of(TEXT, w, tiled)
     assert_near(run(model, [(0, TEXT, 0)])[0], wanted)
     assert_near(in_steps(model, 1, TEXT, [17, 1, 1, 26]), wanted)
