@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ftd.engine.plan import Plan
 from ftd.engine.sequence import Sequence
-
-Ints = NDArray[np.int32]
+from ftd.kernels.step import Step
 
 
 class Entry(NamedTuple):
@@ -24,24 +22,6 @@ class Entry(NamedTuple):
     start: int
     num_tokens: int
     wants_logits: bool
-
-
-class Step(NamedTuple):
-    """Views of a ``StepArrays``, cut to the batch: the arguments of ``graph.run`` in its order.
-
-    ids [T], positions [T], kv_index [T] (page × page_size + offset), q_start [B+1], kv_len [B] (length after
-    the step), page_table [B, max_pages], logit_rows [num_logits] (flat row of the wanted logits), state_index
-    [B] (slot of each recurrent state; a model without them does not look).
-    """
-
-    ids: Ints
-    positions: Ints
-    kv_index: Ints
-    q_start: Ints
-    kv_len: Ints
-    page_table: Ints
-    logit_rows: Ints
-    state_index: Ints
 
 
 class StepArrays:
@@ -60,7 +40,7 @@ class StepArrays:
         self._decode: dict[int, Step] = {}
 
     def cut(self, num_tokens: int, num_sequences: int, num_logits: int) -> Step:
-        """Return the first rows as the arguments of a step."""
+        """Return the first rows as views; models without recurrent states do not look at theirs."""
         return Step(
             self.ids[:num_tokens],
             self.positions[:num_tokens],

@@ -81,13 +81,10 @@ class Recorder:
         logit_rows: Ints,
         state_index: Ints | None = None,
     ) -> None:
-        """Run the program on one step.
+        """Run the program on one step; the arguments are the fields of ``Step``.
 
-        ids         [T] i32              positions  [T] i32     kv_index [T] i32 page * page_size + offset
-        q_start     [B + 1] i32          kv_len     [B] i32, this step's tokens included
-        page_table  [B, max_pages] i32   logit_rows [num_logits] i32 token index
-        state_index [B] i32, where an op has recurrent states: the slot of each sequence, no slot twice; a
-        sequence whose first position is 0 starts from zeros, whatever the slot holds
+        No two sequences have one slot of states; one whose first position is 0 starts from zeros, whatever
+        its slot holds.
 
         Raises ValueError if the graph is not finished, a shape or dtype differs or a value lies out of range.
         """

@@ -1,6 +1,7 @@
 """The arrays of one step, the largest step that a graph accepts, and the check of a step."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,18 @@ from ftd.kernels.shapes import expect, expect_range
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What changes from step to step; the letters are those of ``ReferenceGraph.run``."""
+class Step(NamedTuple):
+    """What changes from step to step: the arguments of a graph's ``run``, in its order.
+
+    ids          [T] i32
+    positions    [T] i32              of each token in its sequence
+    kv_index     [T] i32              page * page_size + offset: where the token's K and V go
+    q_start      [B + 1] i32          first token of each sequence, then T
+    kv_len       [B] i32              length of each sequence after the step
+    page_table   [B, max_pages] i32   pages of each sequence in order
+    logit_rows   [num_logits] i32     tokens whose logits are wanted
+    state_index  [B] i32              slot of each sequence's recurrent states, for models that have them
+    """
 
     ids: Ints
     positions: Ints

@@ -27,7 +27,7 @@ def step(**fields: Any) -> Step:
         page_table=ints([0, 1, 2], [5, -1, -1]),
         logit_rows=ints(3, 4),
     )
-    return replace(whole, **fields)
+    return whole._replace(**fields)
 
 
 def check(made: Step, num_states: int = 0) -> None:
