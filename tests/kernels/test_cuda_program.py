@@ -104,6 +104,17 @@ def normed_gated_product(given: Given) -> list[Any]:
     return [gate]
 
 
+def gated_product_behind_a_norm(given: Given) -> list[Any]:
+    """And behind a product that adds; nobody else reads the sums."""
+    x, y, normed = (given.graph.buffer(D) for _ in range(3))
+    gate, up = (given.graph.buffer(INNER) for _ in range(2))
+    given.graph.linear_add(x, y, given.matrix(D, D))
+    given.graph.rms_norm(normed, x, given.vector(D), 1e-5)
+    given.graph.linears([(each, given.matrix(INNER, D), None) for each in (gate, up)], normed)
+    given.graph.swiglu(gate, gate, up)
+    return [gate]
+
+
 def gelu_gated_product(given: Given) -> list[Any]:
     return gated_product(given, "geglu")
 
@@ -145,6 +156,7 @@ CASES: dict[Record, list[str]] = {
     gated_product: ["GatedProduct"],
     gelu_gated_product: ["GatedProduct"],
     normed_gated_product: ["GatedProduct"],
+    gated_product_behind_a_norm: ["Product", "GatedProduct"],
     gate: ["Gate"],
     gelu_gate: ["Gate"],
     rope: ["Rope"],
