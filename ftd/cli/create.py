@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os.path
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from ftd.cli import background, output
 from ftd.cli.client import Client
 from ftd.cli.progress import Progress
 from ftd.errors import InvalidModelfile
+from ftd.names import parse_name
 
 _CHUNK_BYTES = 4 << 20
 _STDIN = Path("-")
@@ -23,11 +25,14 @@ _MODEL_PATTERNS: tuple[tuple[str, ...], ...] = (
     ("consolidated*.safetensors",),
     ("*.gguf",),
 )
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL | re.ASCII)
+_PROJECTOR = "mmproj"  # what reads pictures has a file of its own beside a model
 _SIDE_PATTERNS = ("*.json", "*_Pooling/config.json", "chat_template.jinja", "tokenizer.model")
 
 
 def run(options: argparse.Namespace) -> int:
     """Create ``options.model`` from the Modelfile."""
+    parse_name(options.model)  # a name that is none is told before a model is sent
     path = Path(options.file or "Modelfile")
     source = "standard input" if path == _STDIN else str(path)
     modelfile = parse_modelfile(_read(path, bool(options.file)), source)
@@ -140,7 +145,7 @@ def _files(text: str, folder: Path, command: str) -> dict[str, Path]:
     """
     path = Path(os.path.normpath(folder / Path(text).expanduser()))
     if path.is_file():
-        files, root = [path], path.parent
+        files, root = _with_other_shards(path), path.parent
     elif path.is_dir():
         files, root = list(_folder_files(path)), path
     elif text.startswith((".", "/", "~")) or text.endswith((".gguf", ".safetensors")):
@@ -160,11 +165,41 @@ def _existing(text: str, folder: Path, command: str) -> dict[str, Path]:
     return files
 
 
+def _with_other_shards(file: Path) -> list[Path]:
+    """Return the file, or all shards of the model of which it is one."""
+    match = _SHARD.fullmatch(file.name)
+    if match is None:
+        return [file]
+    shards = [
+        file.with_name(f"{match[1]}-{number + 1:05}-of-{match[3]}.gguf") for number in range(int(match[3]))
+    ]
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise InvalidModelfile(
+            f"shards of {file.name} are missing: {' '.join(missing[:5])}",
+            f"put all {len(shards)} in one folder",
+        )
+    return shards
+
+
+def _one_model(files: list[Path]) -> list[Path]:
+    """Return the GGUF files of a folder; raise InvalidModelfile if shards are not all, or not alone."""
+    models = [file for file in files if not file.name.startswith(_PROJECTOR)] or files
+    stems = {match[1] if (match := _SHARD.fullmatch(file.name)) else file.name for file in models}
+    if all(file.name in stems for file in models):
+        return models  # shards may have other names: the daemon looks into them
+    if len(stems) > 1:
+        raise InvalidModelfile(
+            f"the folder has {len(stems)} models: {' '.join(sorted(stems)[:5])}", "name the file of one"
+        )
+    return _with_other_shards(models[0])
+
+
 def _folder_files(folder: Path) -> Iterator[Path]:
     for patterns in _MODEL_PATTERNS:
         found = _matching(folder, patterns)
         if found:
-            yield from found
+            yield from found if found[0].suffix != ".gguf" else _one_model(found)
             if found[0].suffix != ".gguf":
                 for parent in sorted({path.parent for path in found}):
                     yield from _matching(parent, _SIDE_PATTERNS)

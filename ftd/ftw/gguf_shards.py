@@ -45,6 +45,11 @@ class GgufModel:
                 raise InvalidGguf(f"split.count is not between 1 and {MAX_SHARDS}: {count}")
             if len(paths) == 1 and count > 1:
                 paths = [paths[0], *(path for path in shard_paths(paths[0], count) if path != paths[0])]
+            if count == 1 and len(paths) > 1:
+                raise InvalidGguf(
+                    f"{len(paths)} GGUF files are given, and one of them is a whole model",
+                    "give that of one model",
+                )
             if len(paths) != count:
                 raise InvalidGguf(f"the model has {count} shards, got {len(paths)}", "give all its files")
             files.extend(opened.enter_context(GgufFile.open(path)) for path in paths[1:])

@@ -119,6 +119,54 @@ def names(folder: Path, modelfile: str) -> dict[str, str]:
     return {name: str(file.relative_to(folder.parent)) for _, name, file in found}
 
 
+@pytest.mark.parametrize("name", ["My Model", "a:", "../x", "ünï", ""])
+def test_a_name_that_is_none_is_told_before_anything_is_read(
+    cli, api: FakeApi, folder: Path, name: str
+) -> None:
+    (folder / "Modelfile").write_text("FROM weights/m.gguf\n")
+    result = cli("create", name)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: invalid model name\nhint: ")
+    assert api.requests == []
+
+
+@pytest.fixture
+def shards(folder: Path) -> list[str]:
+    """Three shards of one model in ``big/``."""
+    (folder / "big").mkdir()
+    names = [f"m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+    for name in names:
+        (folder / "big" / name).touch()
+    return names
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_any_shard_brings_the_others(folder: Path, shards: list[str], named: int) -> None:
+    """GGUF-1: big models come in shards."""
+    assert uploads(folder, f"FROM ./big/{shards[named]}") == [("files", name) for name in shards]
+    assert uploads(folder, "FROM ./big") == [("files", name) for name in shards]
+
+
+def test_a_missing_shard_is_named(folder: Path, shards: list[str]) -> None:
+    """GGUF-1: a missing shard gives a clear error."""
+    (folder / "big" / shards[1]).unlink()
+    for text in (f"FROM ./big/{shards[0]}", "FROM ./big"):
+        with pytest.raises(InvalidModelfile, match=f"shards of {shards[0]} are missing: {shards[1]}$"):
+            uploads(folder, text)
+
+
+def test_a_folder_of_several_gguf_models_is_told_from_one_of_shards(folder: Path, shards: list[str]) -> None:
+    (folder / "big" / "other.gguf").touch()
+    with pytest.raises(InvalidModelfile, match=r"the folder has 2 models: m other\.gguf$"):
+        uploads(folder, "FROM ./big")
+
+
+def test_the_file_that_reads_pictures_is_left_out(folder: Path) -> None:
+    (folder / "weights" / "mmproj-model-f16.gguf").touch()
+    assert uploads(folder, "FROM ./weights") == [("files", "m.gguf")]
+    assert uploads(folder, "FROM ./weights/mmproj-model-f16.gguf") == [("files", "mmproj-model-f16.gguf")]
+
+
 def test_a_folder_of_safetensors_brings_its_side_files(folder: Path) -> None:
     model = folder / "hf"
     (model / "sub").mkdir(parents=True)

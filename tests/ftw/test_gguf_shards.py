@@ -54,6 +54,12 @@ def test_a_lone_shard_under_another_name_asks_for_the_rest(save: Save) -> None:
         GgufModel.open([path.rename(path.with_name("x.gguf"))])
 
 
+def test_whole_models_are_no_shards_of_another(save: Save) -> None:
+    paths = [save("a.gguf", gguf_bytes.gguf(*gguf_bytes.model())), *shards(save)]
+    with pytest.raises(InvalidGguf, match="4 GGUF files are given, and one of them is a whole model"):
+        GgufModel.open(paths)
+
+
 def test_wrong_sets_are_refused(save: Save) -> None:
     first, second, third = shards(save)
     for paths in ([first, second], [first, second, second], [first, second, third, third]):
