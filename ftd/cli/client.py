@@ -68,14 +68,14 @@ class Client:
         """Send ``body`` as JSON and return the decoded answer, None if it is empty. Raises RequestFailed."""
         with self._send(method, path, body) as response:
             data = response.read(_MAX_BODY_BYTES)
-            _check(response.status, data)
+            self._check(response.status, data)
             return _decode(data) if data else None
 
     def stream(self, path: str, body: object) -> Iterator[dict[str, Any]]:
         """POST ``body`` and yield the answer's objects as they come. Raises RequestFailed, also late."""
         with self._send("POST", path, body) as response:
             if response.status >= 400:
-                _check(response.status, response.read(_MAX_BODY_BYTES))
+                self._check(response.status, response.read(_MAX_BODY_BYTES))
             for line in _lines(response):
                 item = _decode(line)
                 if "error" in item:
@@ -86,7 +86,21 @@ class Client:
         """POST the bytes of ``file``. Raises RequestFailed."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
         with self._send("POST", path, file, headers) as response:
-            _check(response.status, response.read(_MAX_BODY_BYTES))
+            self._check(response.status, response.read(_MAX_BODY_BYTES))
+
+    def _check(self, status: int, data: bytes) -> None:
+        """Raise RequestFailed for a status that says so, with the daemon's reason or what else answered."""
+        if status < 400:
+            return
+        try:
+            body = json.loads(data)
+            message, hint = str(body["error"]), body.get("hint")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text = " ".join(data.decode("utf-8", "replace").split())
+            said = "a web page" if text.startswith("<") else text[:200] or "nothing"
+            message = f"no daemon answers at {self.address.url}, but {said}: HTTP status {status}"
+            hint = "another program has that address: stop it, or choose another with FTD_HOST"
+        raise RequestFailed(message, hint, status)
 
     @contextmanager
     def _send(
@@ -136,18 +150,6 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
             raise DaemonUnreachable(f"the daemon sent a line of more than {_MAX_LINE_BYTES} bytes")
     if held:
         yield held
-
-
-def _check(status: int, data: bytes) -> None:
-    if status < 400:
-        return
-    try:
-        body = json.loads(data)
-        message, hint = str(body["error"]), body.get("hint")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text = data.decode("utf-8", "replace").strip()
-        message, hint = f"{text[:200] or 'no reason given'}: HTTP status {status}", None
-    raise RequestFailed(message, hint, status)
 
 
 def _decode(data: bytes) -> dict[str, Any]:

@@ -35,7 +35,11 @@ def run(options: argparse.Namespace) -> int:
         web.run_app(app, host=options.host, port=options.port, print=started, access_log=None)
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:
-            raise
+            reason = exc.strerror or str(exc)
+            raise InvalidOption(
+                f"cannot listen on {address}: {reason}",
+                "give an address of this machine as --host, its port as --port",
+            ) from exc
         raise Conflict(
             f"the address is in use: {address}",
             "stop that program or choose another --port",

@@ -94,7 +94,9 @@ def test_an_answer_that_is_no_json_object_is_refused(raw_server: socket.socket, 
 
 def test_an_error_without_json_shows_its_text(raw_server: socket.socket) -> None:
     data = b"HTTP/1.1 502 Bad\r\nContent-Length: 6\r\n\r\nbad gw"
-    with pytest.raises(RequestFailed, match="bad gw: HTTP status 502"):
+    with pytest.raises(
+        RequestFailed, match=r"no daemon answers at http://127\.0\.0\.1:\d+, but bad gw: HTTP status 502"
+    ):
         answer(raw_server, data).call("GET", "/api/tags")
 
 

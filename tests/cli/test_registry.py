@@ -50,3 +50,10 @@ def test_wrong_usage(cli) -> None:
     assert cli("registry", "serve", "--port", "70000").stderr == (
         "error: --port must be between 0 and 65535: 70000\n"
     )
+
+
+def test_a_host_that_is_none_is_named(cli, tmp_path: Path) -> None:
+    result = cli("registry", "serve", "--host", "127.0.0.1:5001", "--root", str(tmp_path / "r"))
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: cannot listen on 127.0.0.1:5001:5000: ")
+    assert "its port as --port" in result.stderr
