@@ -333,7 +333,8 @@ def _place(infos: list[TensorInfo], alignment: int, data_start: int, file_bytes:
         if data_start + info.offset + info.num_bytes > file_bytes:
             raise InvalidGguf(
                 f"tensor {info.name!r} ends behind the file: "
-                f"{data_start} + {info.offset} + {info.num_bytes} > {file_bytes}"
+                f"{data_start} + {info.offset} + {info.num_bytes} > {file_bytes}",
+                "the file is cut short or damaged: fetch it again",
             )
         placed.append(TensorInfo(info.name, info.type, info.dims, data_start + info.offset, info.num_bytes))
     if len({info.name for info in placed}) != len(placed):

@@ -20,6 +20,7 @@ from yarl import URL
 from ftd.errors import Forbidden, TransferError
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -61,7 +62,10 @@ class AddressPolicy:
 
 def refusal(host: str) -> Forbidden:
     """Return the one error for every address that may not be reached."""
-    return Forbidden(f"registry address is not allowed: {host}", "add the host to FTD_PRIVATE_REGISTRIES")
+    hint = "add the host to FTD_PRIVATE_REGISTRIES"
+    if host.lower() in _THIS_MACHINE:
+        hint = f"say --insecure for plain HTTP on this machine, or {hint}"
+    return Forbidden(f"registry address is not allowed: {host}", hint)
 
 
 def _unwrap(ip: _Address) -> _Address:
