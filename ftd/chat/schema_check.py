@@ -79,6 +79,15 @@ class SchemaCheck:
         places = list(_children(place, self.found[place]))
         return [*places, self._targets[place]] if place in self._targets else places
 
+    def merged(self, place: str) -> list[str]:
+        """Return the places of the parts that describe the same value as a part."""
+        part = self.found[place]
+        if not isinstance(part, dict):
+            return []
+        lists = ("allOf", "anyOf", "oneOf")
+        places = [f"{place}/{key}/{idx}" for key in lists for idx in range(len(part.get(key, ())))]
+        return [*places, self._targets[place]] if place in self._targets else places
+
     def _check_json(self) -> None:
         pending: list[tuple[str, Any, int]] = [("#", self._root, 0)]
         while pending:

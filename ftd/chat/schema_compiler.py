@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLParserLimits
 from ftd import log
 from ftd.chat.lark import JSON_OPTIONS
 from ftd.chat.schema_check import BadSchema, SchemaCheck
+from ftd.chat.schema_closing import close
 
 _log = logging.getLogger(__name__)
 MAX_GRAMMAR_SYMBOLS = 50_000
@@ -35,7 +36,7 @@ _WORDS = (
 
 
 class Compiled(NamedTuple):
-    """A grammar, and the schema (JSON) without the patterns that no automaton matches."""
+    """A grammar, and the schema (JSON): objects closed, without the patterns that no automaton matches."""
 
     grammar: str
     schema: str
@@ -47,6 +48,7 @@ def compiled(text: str) -> Compiled:
     schema = json.loads(text)
     check = SchemaCheck(schema, _is_regex)
     check.run()
+    close(check)
     if isinstance(schema, dict) and not _is_draft(schema.get("$schema")):
         schema.pop("$schema", None)  # the library would look for it
     try:
