@@ -135,6 +135,13 @@ def test_a_mixed_batch_equals_its_sequences(
     assert_close(ours, theirs)
 
 
+def test_glm_may_have_no_norms_of_heads() -> None:
+    """As GLM 4.5 Air, whose larger sister has them."""
+    oracle = tiny.make("glm4_moe", use_qk_norm=False)
+    assert not any("q_norm" in name for name in oracle.tensors)
+    assert_close(run(build(oracle), [(0, PROMPT, 0)]), oracle.logits(PROMPT))
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("precision", ["f32", "fast"])
 def test_quantised_weights(pool: Pool, implementation: str, precision: str) -> None:
