@@ -13,7 +13,10 @@ _FOREVER = timedelta(days=20 * 365)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the loaded models; without a daemon there are none, so none is started."""
+    """Print the loaded models; without a daemon there are none, so none is started.
+
+    Lines that Ollama's table does not have are notes: scripts cut columns out of the table.
+    """
     try:
         models = background.connect(start=False).call("GET", "/api/ps")["models"]
     except DaemonUnreachable as exc:
@@ -34,12 +37,12 @@ def run(options: argparse.Namespace) -> int:
             )
             for model in models
         ]
-        print(output.table(("name", "id", "size", "processor", "context", "until"), rows))
+        print(output.table(("name", "id", "size", "processor", "context", "until"), rows), flush=True)
         for model in models:
             if "memory" in model:
-                print(memory_line(model["name"], model["memory"]))
+                output.note(memory_line(model["name"], model["memory"]))
             if "experts" in model:
-                print(experts_line(model["name"], model["experts"]))
+                output.note(experts_line(model["name"], model["experts"]))
     return 0
 
 

@@ -41,7 +41,7 @@ def test_the_table_has_ollamas_columns(cli, api: FakeApi) -> None:
     )
 
 
-def test_experts_beyond_the_card_have_a_line(cli, api: FakeApi) -> None:
+def test_experts_beyond_the_card_have_a_line_beside_the_table(cli, api: FakeApi) -> None:
     experts = {
         "slots": 2304,
         "reads": 1000,
@@ -57,9 +57,11 @@ def test_experts_beyond_the_card_have_a_line(cli, api: FakeApi) -> None:
     }
     row = loaded("big:latest", soon(minutes=1), size=10**9, size_vram=520_000_000) | {"experts": experts}
     api.answers["GET /api/ps"] = {"models": [row]}
-    assert cli("ps").stdout.splitlines()[-1] == (
+    result = cli("ps")
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr == (
         "big:latest: 2304 experts on the card, 87.0% of reads hit, 3.0% copied, 11.0% on the processor; "
-        "12 MB copied and 45 MB read by the processor a token; copies of misses 0/1 0/2 1/3"
+        "12 MB copied and 45 MB read by the processor a token; copies of misses 0/1 0/2 1/3\n"
     )
 
 
