@@ -14,6 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 
 from ftd import environment
+from ftd.cli import output
 
 PROMPT = ">>> "
 CONTINUATION = "... "
@@ -37,10 +38,7 @@ class Lines:
         history: History = self._no_history
         if self.keep_history:
             if self._file_history is None:
-                path = environment.state_dir() / HISTORY_NAME
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(mode=0o600)
-                self._file_history = FileHistory(str(path))
+                self._file_history = _file_history()
             history = self._file_history
         if self._session.history is not history:
             self._session = PromptSession(
@@ -51,6 +49,19 @@ class Lines:
         # An empty one too: None would leave what the last prompt had
         shown = FormattedText([("fg:ansibrightblack", placeholder)])
         return self._session.prompt(prompt, placeholder=shown)
+
+
+def _file_history() -> History:
+    """Return the history of earlier chats; where it cannot be written, one that ends with this chat."""
+    path = environment.state_dir() / HISTORY_NAME
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.open("ab").close()
+    except OSError as exc:
+        output.note(f"note: what you type is not kept: {exc.strerror}: {exc.filename}")
+        return InMemoryHistory()
+    return FileHistory(str(path))
 
 
 def read_message(read: Callable[[str, str], str]) -> str:

@@ -109,6 +109,17 @@ def test_history_is_kept_in_the_state_folder_unless_unwanted(
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_without_a_place_for_history_there_is_a_chat(terminal: Start, chatty: FakeApi) -> None:
+    """As in a home folder that cannot be written."""
+    shell = terminal("run", "m", env={"FTD_HOME": "/proc/ftd"})
+    assert "note: what you type is not kept: " in plain(shell.wait_for(">>> "))
+    shell.type("hello\r")
+    shell.wait_for("answer to 'hello'")
+    shell.wait_for(">>> ")
+    shell.type("/bye\r")
+    assert shell.end()[1] == 0
+
+
 def test_settings_reach_the_request(terminal: Start, chatty: FakeApi) -> None:
     shell = terminal("run", "m")
     ask(shell, "/set parameter seed 7", "Set parameter 'seed' to '7'")
