@@ -43,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except OSError as exc:
         reason = exc.strerror or str(exc)
-        _print_error(f"{reason}: {exc.filename}" if exc.filename else reason, None)
+        _print_error(f"{reason}: {exc.filename}" if exc.filename else reason, _folder_hint(exc))
         return EXIT_FAILED
+
+
+def _folder_hint(exc: OSError) -> str | None:
+    hint: Callable[[OSError], str | None] = importlib.import_module("ftd.cli.folders").hint
+    return hint(exc)
 
 
 def _prepare_streams() -> None:
