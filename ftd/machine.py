@@ -1,13 +1,15 @@
 """What the machine has free, asked of the system itself: importing psutil takes longer than many a load.
 
 A control group (a container's, or that of a service with ``MemoryMax``) may allow less than the machine has:
-the tightest of the process's own and those above it counts.
+the tightest of the process's own and those above it counts. So does the limit of addresses (``ulimit -v``).
 """
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
+_MAPPED = Path("/proc/self/statm")
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 # limit, use, and which row of memory.stat is clean page cache, which the system drops on demand
@@ -23,7 +25,8 @@ def available_bytes(meminfo: Path = _MEMINFO, groups: Path = GROUPS, membership:
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             free = int(amount.split()[0]) << 10
-            return int(min([free, *map(_left, control_groups("memory", groups, membership))]))
+            groups_left = map(_left, control_groups("memory", groups, membership))
+            return int(min([free, _addresses_left(), *groups_left]))
     raise OSError(f"no MemAvailable in {meminfo}")
 
 
@@ -49,6 +52,15 @@ def _left(group: Path) -> float:
         if limit is not None and used is not None:
             return max(0, limit - used + _row(group / "memory.stat", cache))
     return float("inf")
+
+
+def _addresses_left() -> float:
+    """Return the bytes that this process may still map, infinity without a limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    num_pages = int(_MAPPED.read_text("ascii").split()[0])
+    return max(0, limit - num_pages * resource.getpagesize())
 
 
 def _number(path: Path) -> int | None:

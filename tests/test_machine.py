@@ -1,5 +1,8 @@
 """Free memory against psutil, and against files of the system written by hand."""
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -71,3 +74,17 @@ def test_a_group_of_another_process_does_not(meminfo: Path, tmp_path: Path) -> N
     write(tmp_path / "fs/other/memory.max", "5\n")
     write(tmp_path / "fs/other/memory.current", "1\n")
     assert machine.available_bytes(meminfo, tmp_path / "fs", tmp_path / "membership") == 1024
+
+
+def test_a_limit_of_addresses_caps_it() -> None:
+    """What the process has mapped already does not count."""
+    limit = 256 << 20
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    program = "from ftd import machine; print(machine.available_bytes(groups=machine.Path('/nowhere')))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], preexec_fn=bounded, capture_output=True, text=True, check=True
+    )
+    assert 0 < int(result.stdout) < limit - (1 << 20)

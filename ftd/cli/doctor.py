@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 import ftd
-from ftd import config, environment, units
+from ftd import config, environment, machine, units
 from ftd.address import parse_address
 from ftd.cli import output
 from ftd.cli.client import Client, DaemonUnreachable, RequestFailed
@@ -153,9 +153,10 @@ def _instructions(found: dict[str, str]) -> Finding:
 
 
 def _memory(loaded: config.Config) -> Finding:
-    memory = psutil.virtual_memory()
-    free = memory.available
+    memory, free = psutil.virtual_memory(), machine.available_bytes()
     fact = f"{units.format_bytes(free)} of {units.format_bytes(memory.total)} free"
+    if free < 0.9 * memory.available:
+        fact += ", bounded by a control group or ulimit -v"
     budget = loaded.engine.host_memory_bytes
     if budget and budget < free:
         free = budget

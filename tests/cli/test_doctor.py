@@ -7,6 +7,7 @@ import pytest
 from fake_api import FakeApi
 from ports import free_port
 
+from ftd import config
 from ftd.cli import doctor
 
 
@@ -106,6 +107,13 @@ def test_versions_of_torch_come_from_its_files(monkeypatch: pytest.MonkeyPatch) 
     del installed["triton"]
     assert doctor._torch({"device": "cpu"}).fact == "torch 2.11.0, no triton"
     assert "ftd[gpu]" in doctor._torch({"device": "cpu"}).cost
+
+
+def test_memory_is_what_a_control_group_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.machine, "available_bytes", lambda: 2 << 20)
+    finding = doctor._memory(config.load(environ={}))
+    assert finding.fact.startswith("2.1 MB of ") and "control group" in finding.fact
+    assert finding.cost.endswith("must fit in 2.1 MB")
 
 
 def test_the_limit_of_locked_memory() -> None:
