@@ -1,7 +1,8 @@
 """``ftd service``: the daemon as a service of the user, under systemd.
 
 The unit has no settings in it: they live in the one config file that every way of starting reads, and neither
-``install`` nor ``uninstall`` touches that. Nothing starts by itself unless ``--enable`` asked for it.
+``install`` nor ``uninstall`` touches that. The shell's variables do not count there; ``install`` names those
+that are set. Nothing starts by itself unless ``--enable`` asked for it.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ftd import environment
+from ftd import config, environment
 from ftd.cli import output
 from ftd.errors import Conflict, Unsupported
 
@@ -24,11 +25,13 @@ After=network-online.target
 
 [Service]
 ExecStart={{command}} serve
-Restart=on-failure
+{{environment}}Restart=on-failure
 RestartSec=3
 # wrong usage or a bad setting does not mend itself
 RestartPreventExitStatus=2
 TimeoutStopSec=30
+# an engine that the kernel kills for memory is started again by the daemon, which says so
+OOMPolicy=continue
 NoNewPrivileges=yes
 # the engine pins weights where it may
 LimitMEMLOCK=infinity
@@ -57,11 +60,20 @@ def unit_path() -> Path:
 def unit_text() -> str:
     """Return the unit that starts the ftd that is running now."""
     script = Path(sys.argv[0])
-    if script.name == "ftd" and script.is_file():
-        command = str(script.resolve())
-    else:
-        command = f"{sys.executable} -m ftd"
-    return UNIT.format(command=command.replace("%", "%%"))
+    own = (
+        [str(script.resolve())]
+        if script.name == "ftd" and script.is_file()
+        else [sys.executable, "-m", "ftd"]
+    )
+    place = environment.variables().get("FTD_HOME", "").strip()
+    line = f"Environment={_quoted(f'FTD_HOME={environment.state_dir().absolute()}')}\n" if place else ""
+    return UNIT.format(command=" ".join(map(_quoted, own)), environment=line)
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a unit has it, where spaces separate and ``%`` stands for something."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
 
 
 def _install(is_enabled: bool) -> int:
@@ -79,7 +91,11 @@ def _install(is_enabled: bool) -> int:
         if is_new:  # nothing stays behind that uninstall, which needs systemd too, could not take away
             path.unlink()
         raise
-    print(f"installed {path}")
+    print(f"installed {path}", flush=True)
+    for name, source in config.load().sources.items():
+        if source in environment.variables():
+            file = environment.state_dir() / "config.toml"
+            output.note(f"note: {source} is set in this shell, not for the service: set {name} in {file}")
     if is_enabled:
         _systemctl("enable", "--now", NAME)
         print("started now, and with every login")

@@ -1,8 +1,11 @@
 """``ftd service`` with a systemctl that writes down what it is asked."""
 
+import sys
 from pathlib import Path
 
 import pytest
+
+from ftd.cli import service
 
 
 @pytest.fixture
@@ -30,6 +33,32 @@ def test_svc_1_nothing_starts_unless_asked_for(cli, systemd) -> None:  # type: i
     assert cli("service", "uninstall", env=environment).returncode == 0
     assert not unit.exists() and "--user disable --now ftd.service" in log.read_text()
     assert cli("service", "uninstall", env=environment).stdout == "not installed\n"
+
+
+def test_the_unit_starts_this_ftd_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / 'my "100%" apps' / "ftd"
+    script.parent.mkdir()
+    script.touch()
+    monkeypatch.setattr("sys.argv", [str(script)])
+    start = f'ExecStart="{tmp_path}/my \\"100%%\\" apps/ftd" serve'
+    assert start in service.unit_text().splitlines()
+    monkeypatch.setattr("sys.argv", ["-m"])
+    assert f'ExecStart="{sys.executable}" "-m" "ftd" serve' in service.unit_text().splitlines()
+
+
+def test_it_reads_the_config_file_that_this_shell_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FTD_HOME", raising=False)
+    assert "Environment=" not in service.unit_text()
+    monkeypatch.setenv("FTD_HOME", "/a b")
+    assert 'Environment="FTD_HOME=/a b"' in service.unit_text().splitlines()
+
+
+def test_variables_of_the_shell_are_named(cli, systemd) -> None:  # type: ignore[no-untyped-def]
+    environment, _, _ = systemd
+    result = cli("service", "install", env=environment | {"FTD_MODELS": "/models", "OLLAMA_KEEP_ALIVE": "1h"})
+    assert "note: FTD_MODELS is set in this shell, not for the service: set models_dir in " in result.stderr
+    assert "note: OLLAMA_KEEP_ALIVE is set in this shell" in result.stderr
+    assert "set keep_alive_ns in " in result.stderr
 
 
 def test_a_unit_of_somebody_else_is_left_alone(cli, systemd) -> None:  # type: ignore[no-untyped-def]
