@@ -176,7 +176,11 @@ class RegistryClient:
         async with connection.request("GET", url, headers={"Accept": ", ".join(MEDIA_TYPES)}) as response:
             if response.status != 200:
                 error = await status_error(response, "pull model manifest")
-                raise ModelNotFound(error.message, "check the name") if isinstance(error, NotFound) else error
+                if isinstance(error, NotFound):
+                    name = operation.name
+                    hint = f"check the name: {name.host} has no {name.repository}:{name.tag}"
+                    raise ModelNotFound(error.message, hint)
+                raise error
             raw = await read_limited(response, MAX_MANIFEST_BYTES)
             stated = response.headers.get("Docker-Content-Digest", "")
         digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"

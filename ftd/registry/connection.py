@@ -273,7 +273,10 @@ class _Errors(msgspec.Struct):
 
 
 async def error_text(response: aiohttp.ClientResponse) -> str:
-    """Return the messages of the protocol's error body, or the start of any other, as one printable line."""
+    """Return the messages of the protocol's error body, or the start of any other, as one printable line.
+
+    Of a web page, which is no answer of a registry, nothing is worth a line.
+    """
     data = bytearray()
     if response.headers.get("Content-Encoding", "identity").lower() == "identity":
         async for piece in response.content.iter_any():
@@ -285,6 +288,8 @@ async def error_text(response: aiohttp.ClientResponse) -> str:
         text = "; ".join(error.message or error.code for error in found)[:MAX_ERROR_BYTES]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = bytes(data[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
+        if text.lstrip().startswith("<"):
+            return "it answers with a web page"
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 

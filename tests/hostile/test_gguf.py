@@ -138,6 +138,15 @@ def test_every_truncation_is_refused(refuse: Refuse) -> None:
         refuse(data[:end], ".")
 
 
+def test_a_file_that_is_cut_short_is_to_be_fetched_again(tmp_path: Path) -> None:
+    tensor = gguf_bytes.tensor("t", "Q8_0", (2, 32), np.random.default_rng(0))
+    data = gguf_bytes.gguf({"s": "text"}, [tensor])
+    (tmp_path / "m.gguf").write_bytes(data[:-1])
+    with pytest.raises(InvalidGguf) as caught:
+        GgufFile.open(tmp_path / "m.gguf")
+    assert caught.value.hint == "the file is cut short or damaged: fetch it again"
+
+
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone", Path("/dev/zero")):
         with pytest.raises(InvalidGguf):

@@ -61,6 +61,17 @@ def test_a_literal_address_is_checked_before_the_request(url: str) -> None:
         AddressPolicy().check_url(URL(url))
 
 
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [("http://127.0.0.1/x", True), ("http://[::1]/x", True), ("http://10.0.0.1/x", False)],
+)
+def test_for_this_machine_the_hint_names_the_flag(url: str, wanted: bool) -> None:
+    with pytest.raises(Forbidden) as caught:
+        AddressPolicy().check_url(URL(url))
+    assert ("--insecure" in str(caught.value.hint)) is wanted
+    assert "FTD_PRIVATE_REGISTRIES" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "gopher://x/", "/relative"])
 def test_other_schemes_are_refused(url: str) -> None:
     with pytest.raises(TransferError, match="not a registry address"):

@@ -152,8 +152,9 @@ async def test_a_manifest_that_lies_about_a_stored_blob_is_refused(
 async def test_a_missing_model_says_what_ollama_says(
     registry: FaultyRegistry, store: Store, pull: Pull
 ) -> None:
-    with pytest.raises(ModelNotFound, match=r"^pull model manifest: file does not exist$"):
+    with pytest.raises(ModelNotFound, match=r"^pull model manifest: file does not exist$") as caught:
         await pull(store, ModelName(f"127.0.0.1:{registry.port}", "library", "none", "latest"))
+    assert caught.value.hint == f"check the name: 127.0.0.1:{registry.port} has no library/none:latest"
     assert files_in(store.blobs.folder) == []
 
 
@@ -171,6 +172,7 @@ async def test_a_failing_registry_is_quoted(registry: FaultyRegistry, store: Sto
         (b'{"errors":[{"code":"DENIED","message":"pay \\u001b[31mfirst","detail":null}]}', r"pay \[31mfirst"),
         (b'{"errors":[{"code":"DENIED"},{"message":"twice"}]}', "DENIED; twice"),
         (b'{"errors":[]}', ""),
+        (b"\n<!DOCTYPE HTML>\n<title>Error response</title>", "it answers with a web page"),
         (b'{"error":"other words"}', '{"error":"other words"}'),
         (b'{"errors":[{"message":"cut', r'\{"errors":\[\{"message":"cut'),
         (b'{"errors":[{"message":"\xff"}]}', ".+"),
