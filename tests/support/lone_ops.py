@@ -91,7 +91,7 @@ def check(
     device: str,
     *,
     precision: str = "f32",
-    tolerance: float = 2e-5,
+    tolerance: float = 1e-4,
     padded: bool = False,
     digits: Collection[int] = (),
 ) -> None:
@@ -104,9 +104,12 @@ def check(
     arrays, rng = arrays_of(step), np.random.default_rng(9)
     for given in (theirs, ours):
         given.graph.finish()
-    if padded:
-        ours.graph._runner.pad()
     runner = ours.graph._runner
+    if padded:
+        runner.pad()
+    else:
+        runner._buckets = []
+    runner._graphs.clear()  # a card too runs op by op
     assert [type(op).__name__ for op in runner._program] == kinds
     runner._program = watched(runner._program, ours.graph._buffers, found)
     for i, (reference, buffer) in enumerate(zip(theirs.graph._memory, ours.graph._buffers, strict=True)):
@@ -120,7 +123,7 @@ def check(
     for reference, buffer in zip(wanted, found, strict=True):
         close(ours.graph.view(buffer), theirs.graph.view(reference), tolerance)
     for values, expected in zip(ours.kept, theirs.kept, strict=True):
-        close(values.cpu().numpy(), expected, 2e-5)
+        close(values.cpu().numpy(), expected, 1e-4)
 
 
 class Watched(Op):
