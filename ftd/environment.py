@@ -1,6 +1,7 @@
 """What the process's environment says. Nothing else reads it; ``config`` gives its settings their meaning."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def prepared() -> Mapping[str, str]:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return os.environ
+
+
+def module_command(name: str) -> tuple[str, ...]:
+    """Return the command that runs a module of ours.
+
+    ``-P``: Python would look in the working folder first, and take a project's json.py for its own.
+    """
+    return sys.executable, "-P", "-m", name
 
 
 def state_dir() -> Path:

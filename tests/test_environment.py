@@ -1,7 +1,10 @@
 """What the environment says, and that nothing else reads it."""
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,3 +75,22 @@ def test_openblas_gets_one_thread_unless_somebody_wants_more(
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     assert environment.prepared()["OPENBLAS_NUM_THREADS"] == "1"
     assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_nothing_is_run_that_lies_in_the_working_folder(tmp_path: Path) -> None:
+    """A daemon may be started in any folder; who filled that folder must not choose what it runs."""
+    for name in ("json", "logging", "queue", "numpy", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the project')\n")
+    plain = (sys.executable, "-m", "ftd.engine.probe")
+    results = [
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        for command in (environment.module_command("ftd.engine.probe"), plain)
+    ]
+    assert json.loads(results[0].stdout)["isa"]
+    assert "of the project" in results[1].stderr
+
+
+def test_every_module_is_run_that_way() -> None:
+    sources = list(Path(ftd.__file__).parent.rglob("*.py"))
+    careless = re.compile(r'sys\.executable,\s*"-m"')
+    assert not [path.name for path in sources if careless.search(path.read_text("utf-8"))]

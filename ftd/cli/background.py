@@ -7,7 +7,6 @@ at the same moment start two; the second finds the port taken and ends, and both
 import importlib
 import ipaddress
 import os
-import sys
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,7 @@ from ftd.cli.client import Client, DaemonUnreachable
 
 LOG_NAME = "serve.log"
 # what is started; a constant so that tests can start something smaller
-SERVE = (sys.executable, "-m", "ftd", "serve")
+SERVE = (*environment.module_command("ftd"), "serve")
 _MAX_LOG_BYTES = 8 << 20
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.005

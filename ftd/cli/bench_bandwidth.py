@@ -3,16 +3,15 @@
 import argparse
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from ftd import config
+from ftd import config, environment
 from ftd.cli import output
 from ftd.errors import EngineError
 
 NAME = "bandwidth"
-COMMAND = (sys.executable, "-m", "ftd.engine.ceilings")
+COMMAND = environment.module_command("ftd.engine.ceilings")
 
 
 def run(options: argparse.Namespace) -> int:

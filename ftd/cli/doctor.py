@@ -70,7 +70,7 @@ def examine() -> Iterator[Finding]:
 
 def _compute() -> Iterator[Finding]:
     """Ask a process of its own which kernels run here."""
-    command = [sys.executable, "-m", "ftd.engine.probe"]
+    command = environment.module_command("ftd.engine.probe")
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False

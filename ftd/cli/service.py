@@ -63,7 +63,7 @@ def unit_text() -> str:
     own = (
         [str(script.resolve())]
         if script.name == "ftd" and script.is_file()
-        else [sys.executable, "-m", "ftd"]
+        else environment.module_command("ftd")
     )
     place = environment.variables().get("FTD_HOME", "").strip()
     line = f"Environment={_quoted(f'FTD_HOME={environment.state_dir().absolute()}')}\n" if place else ""

@@ -7,14 +7,13 @@ must not end the engine before its requests. When our end of the socket closes, 
 
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ftd import environment
 from ftd.errors import EngineError
 
-WORKER_COMMAND = (sys.executable, "-m", "ftd.engine")
+WORKER_COMMAND = environment.module_command("ftd.engine")
 
 
 class Spawned(NamedTuple):

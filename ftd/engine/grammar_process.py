@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ftd import environment
 from ftd.engine.messages import HEADER, Vocabulary
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class GrammarProcess:
         self._compiling, self._following = (_Frames(ours) for ours, _ in pairs)
         theirs = [sock.fileno() for _, sock in pairs]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ftd.engine.grammar_process", *map(str, theirs)],
+            [*environment.module_command("ftd.engine.grammar_process"), *map(str, theirs)],
             pass_fds=theirs,
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -43,7 +43,7 @@ def test_the_unit_starts_this_ftd_wherever_it_lies(tmp_path: Path, monkeypatch: 
     start = f'ExecStart="{tmp_path}/my \\"100%%\\" apps/ftd" serve'
     assert start in service.unit_text().splitlines()
     monkeypatch.setattr("sys.argv", ["-m"])
-    assert f'ExecStart="{sys.executable}" "-m" "ftd" serve' in service.unit_text().splitlines()
+    assert f'ExecStart="{sys.executable}" "-P" "-m" "ftd" serve' in service.unit_text().splitlines()
 
 
 def test_it_reads_the_config_file_that_this_shell_reads(monkeypatch: pytest.MonkeyPatch) -> None:
