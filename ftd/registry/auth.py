@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from yarl import URL
 
+from ftd import environment
 from ftd.errors import CorruptData, TransferError, Unauthorized
 
 KEY_FILE = "id_ed25519"
@@ -160,6 +161,12 @@ def load_credentials(folder: Path) -> Mapping[str, str]:
             f"cannot read {path}: {exc}", 'write it as {"auths":{"host:port":{"auth":"…"}}}'
         ) from exc
     return found
+
+
+def login_hint() -> str:
+    """Say where the user and password of a registry are to be written, and how."""
+    example = '{"auths":{"host:port":{"auth":"base64 of user:password"}}}'
+    return f"write {example} into {environment.state_dir() / CREDENTIALS_FILE}, as docker login does"
 
 
 class Authorizer:

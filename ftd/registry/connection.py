@@ -20,7 +20,7 @@ from yarl import URL
 from ftd import __version__, certificates
 from ftd.errors import FtdError, NotFound, TransferError, Unauthorized
 from ftd.registry.addresses import AddressPolicy, CheckedResolver
-from ftd.registry.auth import Authorizer, Challenge, parse_challenge, parse_token
+from ftd.registry.auth import Authorizer, Challenge, login_hint, parse_challenge, parse_token
 from ftd.registry.proxies import proxy_of
 
 # Registries of Ollama models look at the version in front; the real name of the program follows.
@@ -172,7 +172,7 @@ class Connection:
                 challenge = response.headers.get("WWW-Authenticate", "")
                 response.close()
                 if asked or not challenge:
-                    raise Unauthorized("unauthorized: access denied", "log in to the registry")
+                    raise Unauthorized("unauthorized: access denied", login_hint())
                 asked = True
                 await self._authorize(parse_challenge(challenge), used)
             elif follow and response.status in _REDIRECTS and "Location" in response.headers:
@@ -224,7 +224,7 @@ class Connection:
                 self._authorizer.header = self._authorizer.basic(registry)
                 if self._authorizer.header is None:
                     raise Unauthorized(
-                        f"registry asks for a user and password: {registry.host}", "add it to auth.json"
+                        f"registry asks for a user and password: {registry.host}", login_hint()
                     )
                 return
             self._authorizer.header = f"Bearer {await self._fetch_token(challenge)}"
@@ -240,7 +240,7 @@ class Connection:
             if status not in (400, 401, 403):
                 break
         if status in (401, 403):
-            raise Unauthorized("unauthorized: access denied", "log in to the registry")
+            raise Unauthorized("unauthorized: access denied", login_hint())
         raise TransferError(f"registry token: {status}: {text}")
 
 
@@ -299,7 +299,7 @@ async def status_error(response: aiohttp.ClientResponse, what: str) -> FtdError:
         return NotFound(f"{what}: file does not exist")
     text = f"{what}: {response.status}: {await error_text(response)}"
     if response.status in (401, 403):
-        return Unauthorized(text, "log in to the registry")
+        return Unauthorized(text, login_hint())
     return TransientError(text) if response.status in _TRANSIENT else TransferError(text)
 
 

@@ -14,6 +14,7 @@ from ftd.registry.auth import (
     Challenge,
     SigningKey,
     load_credentials,
+    login_hint,
     make_nonce,
     parse_challenge,
     parse_token,
@@ -147,3 +148,14 @@ def test_a_token_is_read_under_both_its_names(body: bytes) -> None:
 def test_an_answer_without_a_usable_token_is_refused(body: bytes) -> None:
     with pytest.raises(TransferError, match="token"):
         parse_token(body)
+
+
+def test_the_hint_to_log_in_names_the_file_and_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    said, _, path = login_hint().removesuffix(", as docker login does").partition(" into ")
+    example = said.removeprefix("write ").replace("base64 of user:password", "dTpw")
+    Path(path).write_text(example)
+    assert Path(path).parent == tmp_path
+    assert load_credentials(tmp_path) == {"host:port": "dTpw"}
