@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+import ftd
+
 MAX_FRAME_BYTES = 256 << 20
 HEADER = struct.Struct("<I")
 
@@ -46,6 +48,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     (0: what is free, what suits the device). ``experts``: what becomes of those that a card does not hold:
     auto, fill, cpu or split=F (F are fetched). ``experts_policy``: which of them stay there, see
     ``expert_plan.POLICIES``. ``expert_slots``: the part of all experts that a card holds (0: as many as fit).
+    ``version``: the sender's, whose other messages an engine of another version may not understand.
     """
 
     config_path: str
@@ -63,6 +66,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     experts_policy: str = "ftd"
     expert_slots: float = 0.0
     debug_checks: bool = False
+    version: str = ftd.__version__
 
 
 class Grow(Message, frozen=True, kw_only=True, tag="grow"):

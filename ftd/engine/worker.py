@@ -13,6 +13,7 @@ import time
 
 import msgspec
 
+import ftd
 from ftd import log
 from ftd.engine.answers import failed
 from ftd.engine.channel import Channel, Disconnected
@@ -72,6 +73,11 @@ def serve(channel: Channel) -> None:
         return
     if not isinstance(first, Load):
         raise EngineError(f"the first message must be load: {type(first).__name__}")
+    if first.version != ftd.__version__:
+        raise EngineError(
+            f"the daemon that runs is ftd {first.version}, the program on the disk is {ftd.__version__}",
+            "restart ftd serve",
+        )
     engine = Engine(first, channel.send, _Reporter(channel))
     try:
         channel.flush()

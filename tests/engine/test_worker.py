@@ -198,6 +198,15 @@ def test_a_load_that_fails_is_reported(worker: Process, load: Load, tmp_path: Pa
     assert worker.wait()[0] == 1
 
 
+def test_a_daemon_of_another_version_is_told_to_restart(worker: Process, load: Load) -> None:
+    """As after an upgrade under a daemon that runs on."""
+    worker.send(msgspec.structs.replace(load, version="0.0.9"))
+    failed = worker.receive()
+    assert isinstance(failed, Failed) and failed.hint == "restart ftd serve"
+    assert failed.message.startswith("the daemon that runs is ftd 0.0.9, the program on the disk is ")
+    assert worker.wait()[0] == 1
+
+
 @pytest.mark.parametrize(
     "frame", first_quick(messages.encode(GetStats()), b"\x01\x00\x00\x00\xc1", b"\xff\xff\xff\xff")
 )
