@@ -78,7 +78,7 @@ def test_a_group_of_another_process_does_not(meminfo: Path, tmp_path: Path) -> N
 
 def test_a_limit_of_addresses_caps_it() -> None:
     """What the process has mapped already does not count."""
-    limit = 256 << 20
+    limit = 2 << 30
 
     def bounded() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -87,4 +87,4 @@ def test_a_limit_of_addresses_caps_it() -> None:
     result = subprocess.run(
         [sys.executable, "-c", program], preexec_fn=bounded, capture_output=True, text=True, check=True
     )
-    assert 0 < int(result.stdout) < limit - (1 << 20)
+    assert 1 << 30 < int(result.stdout) < limit - (640 << 20)
