@@ -46,14 +46,19 @@ def token_texts(metadata: dict[str, Value]) -> list[str]:
 
 
 def token_types(metadata: dict[str, Value], texts: list[str]) -> list[int]:
-    """Return the type of each token; of a byte-level vocabulary without types, those that no merge makes.
+    """Return the type of each token.
 
-    Raises Unsupported for another vocabulary without types: which tokens are special cannot be told.
+    In a byte-level vocabulary without types, tokens that no merge makes were added: control tokens if they
+    stand in brackets. Raises Unsupported for another vocabulary without types, where this cannot be told.
     """
     types = metadata.get("tokenizer.ggml.token_type")
     if types is None and metadata.get("tokenizer.ggml.model") == "gpt2":
         made = {left + right for left, right in merge_pairs(metadata)}
-        return [NORMAL if len(text) == 1 or text in made else CONTROL for text in texts]
+        added = [CONTROL if text[0] + text[-1] in ("<>", "[]") else USER_DEFINED for text in texts]
+        return [
+            NORMAL if len(text) == 1 or text in made else kind
+            for text, kind in zip(texts, added, strict=True)
+        ]
     if types is None:
         raise Unsupported(
             "the file does not say which tokens are special: tokenizer.ggml.token_type is missing",

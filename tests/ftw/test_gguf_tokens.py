@@ -88,10 +88,10 @@ def test_types_that_do_not_fit_the_tokens_are_refused(types: Any) -> None:
         token_types({"tokenizer.ggml.token_type": types}, ["a", "b"])
 
 
-def test_without_types_the_tokens_that_no_merge_makes_are_special() -> None:
+def test_without_types_the_tokens_that_no_merge_makes_were_added() -> None:
     found = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b", "ab Ġ"]}
-    texts = ["a", "b", "ab", "abĠ", "Ġ", "<|im_start|>", "<s>"]
-    assert token_types(found, texts) == [NORMAL] * 5 + [CONTROL] * 2
+    texts = ["a", "b", "ab", "abĠ", "Ġ", "<|im_start|>", "[INST]", "ba", "<b"]
+    assert token_types(found, texts) == [NORMAL] * 5 + [CONTROL] * 2 + [USER_DEFINED] * 2
 
 
 @pytest.mark.parametrize("model", ["llama", "bert", "gemma4"])
