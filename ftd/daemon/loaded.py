@@ -48,7 +48,6 @@ class LoadedEngine(msgspec.Struct, eq=False):
     num_leases: int = 0
     is_doomed: bool = False
     timer: asyncio.TimerHandle | None = None
-    expires_at: float | None = None
 
     @property
     def ready(self) -> Ready:

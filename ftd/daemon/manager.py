@@ -147,11 +147,8 @@ class ModelManager:
     def _start_clock(self, engine: LoadedEngine) -> None:
         if engine.keep_alive_ns == 0:
             self._doom(engine)
-        elif engine.keep_alive_ns == FOREVER_NS:
-            engine.expires_at = None
-        else:
+        elif engine.keep_alive_ns != FOREVER_NS:
             seconds = engine.keep_alive_ns / 1e9
-            engine.expires_at = time.time() + seconds
             engine.timer = asyncio.get_running_loop().call_later(seconds, self._doom, engine)
 
     def _doom(self, engine: LoadedEngine) -> None:
@@ -223,7 +220,7 @@ class ModelManager:
             size_bytes=size,
             size_vram_bytes=ready.device_bytes,
             context_tokens=ready.context_tokens,
-            expires_at=_later(engine.keep_alive_ns) if engine.num_leases else engine.expires_at,
+            expires_at=_end_of(engine),
             is_loading=False,
             pid=engine.runner.pid,
             memory=ready.memory,
@@ -357,6 +354,13 @@ class ModelManager:
     def _refuse(waiter: Waiter, error: FtdError) -> None:
         if not waiter.granted.done():
             waiter.granted.set_exception(error)
+
+
+def _end_of(engine: LoadedEngine) -> float | None:
+    """Return when an engine ends, by the clock as it stands now: people and NTP set it meanwhile."""
+    if engine.timer is None:
+        return _later(engine.keep_alive_ns)
+    return time.time() + engine.timer.when() - time.monotonic()
 
 
 def _later(keep_alive_ns: int) -> float | None:

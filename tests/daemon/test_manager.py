@@ -220,6 +220,15 @@ async def test_idle_model_expires_and_a_request_restarts_the_clock(managers):
     assert manager.loaded() == []
 
 
+async def test_a_clock_that_is_set_changes_no_time_to_live(managers, monkeypatch):
+    """As by NTP, some seconds after a machine without a battery has started."""
+    manager = await managers(keep_alive_ns=60 * 10**9)
+    await use(manager, spec())
+    jumped = time.time() + 86_400
+    monkeypatch.setattr(time, "time", lambda: jumped)
+    assert 50 < manager.loaded()[0].expires_at - jumped < 61
+
+
 async def test_negative_keep_alive_never_expires(managers):
     manager = await managers()
     await use(manager, spec(), units.parse_keep_alive(-1))
