@@ -87,6 +87,19 @@ def test_decoding_gives_the_text_back(name: str, models_dir: Path) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
+def test_word_pieces_of_a_file_are_those_of_the_publishers_tokenizer(
+    real_model: Callable[[str], Path],
+) -> None:
+    """MiniLM and BGE have the vocabulary of bert-base-uncased: one as tokenizer.json, the other as GGUF."""
+    wanted = Tokenizer.from_file(str(real_model("minilm") / "tokenizer.json"))
+    wanted.no_truncation()
+    wanted.no_padding()
+    _, tokenizer = load(real_model("vocab/ggml-vocab-bert-bge.gguf"))
+    mixed = (GOLDEN / "ftw_text.txt").read_bytes().decode()
+    for text in (mixed, "Ünïcödé naïve CAFÉ", "e\u0301 ½ 漢字", "x" * 101, ""):
+        assert tokenizer.encode(text).ids == wanted.encode(text, add_special_tokens=False).ids
+
+
 def test_smollm2_agrees_with_the_file_on_every_id(smollm2_gguf: Path) -> None:
     metadata, tokenizer = load(smollm2_gguf)
     texts = metadata["tokenizer.ggml.tokens"]
