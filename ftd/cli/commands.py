@@ -82,6 +82,11 @@ def _list(parser: "Parser") -> None:
     _json(parser)
 
 
+def _ps(parser: "Parser") -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="print names only")
+    _json(parser)
+
+
 def _show(parser: "Parser") -> None:
     _model(parser)
     for part in ("license", "modelfile", "parameters", "system", "template"):
@@ -165,7 +170,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("push", "send a model to a registry", "ftd.cli.push", _transfer),
     Command("create", "make a model from a Modelfile", "ftd.cli.create", _create),
     Command("list", "list the models on this machine", "ftd.cli.list", _list, ("ls",)),
-    Command("ps", "list the models that are loaded", "ftd.cli.ps", _json),
+    Command("ps", "list the models that are loaded", "ftd.cli.ps", _ps),
     Command("show", "show what a model is", "ftd.cli.show", _show),
     Command("stop", "unload a model", "ftd.cli.stop", _model),
     Command("cp", "give a model a second name", "ftd.cli.cp", _cp),

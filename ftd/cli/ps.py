@@ -24,6 +24,9 @@ def run(options: argparse.Namespace) -> int:
         models = []
     if options.json:
         output.print_json(models)
+    elif options.quiet:
+        for model in models:
+            print(model["name"])
     else:
         now = datetime.now(UTC)
         rows = [

@@ -65,6 +65,14 @@ def test_experts_beyond_the_card_have_a_line_beside_the_table(cli, api: FakeApi)
     )
 
 
+def test_quiet_prints_names_only(cli, api: FakeApi) -> None:
+    """CLI-1: scripts want names."""
+    api.answers["GET /api/ps"] = {
+        "models": [loaded("a:latest", soon(minutes=1)), loaded("b:8b", soon(minutes=1))]
+    }
+    assert cli("ps", "-q").stdout == "a:latest\nb:8b\n"
+
+
 def test_json_is_the_list_of_the_api(cli, api: FakeApi) -> None:
     """CLI-1."""
     models = [loaded("a:latest", soon(minutes=1))]
