@@ -126,6 +126,18 @@ class Answer:
             self._writer.write(f"\n{mark}\n\n")
 
 
+def left_out(final: Mapping[str, Any]) -> str:
+    """Say what of the conversation did not fit the window, by an answer's last object; empty if all did."""
+    told = [
+        f"{final[key]} tokens of {what} were left out"
+        for key, what in (("truncated_tokens", "the prompt"), ("shifted_tokens", "what came first"))
+        if final.get(key)
+    ]
+    if not told:
+        return ""
+    return f"warning: the context window was too small: {', '.join(told)} (num_ctx, FTD_CONTEXT_LENGTH)"
+
+
 def timings(final: Mapping[str, Any]) -> str:
     """Return the lines of ``--verbose`` from an answer's last object; what is zero has none."""
     lines = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftd.cli import output, progress
-from ftd.cli.answer import Answer, timings
+from ftd.cli.answer import Answer, left_out, timings
 from ftd.cli.client import Client, RequestFailed
 from ftd.cli.pull import pull
 from ftd.errors import FtdError
@@ -123,6 +123,8 @@ class Session:
                     answer.finish()
                 raise
         answer.finish()
+        if warning := left_out(final):
+            output.note(warning)
         if self.verbose:
             print(timings(final), file=sys.stderr)
 

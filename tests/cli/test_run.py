@@ -82,6 +82,27 @@ def test_verbose_prints_timings_on_standard_error(cli, api: FakeApi) -> None:
     assert result.stderr.splitlines()[-1] == "eval rate:            25.00 tokens/s"
 
 
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ({}, ""),
+        ({"truncated_tokens": 900}, "900 tokens of the prompt were left out"),
+        ({"shifted_tokens": 7}, "7 tokens of what came first were left out"),
+        (
+            {"truncated_tokens": 900, "shifted_tokens": 7},
+            "900 tokens of the prompt were left out, 7 tokens of what came first were left out",
+        ),
+    ],
+)
+def test_what_did_not_fit_the_window_is_told(cli, api: FakeApi, lost: dict[str, int], told: str) -> None:
+    """As of a long file through a pipe; the answer is to a part of it."""
+    api.answers["POST /api/generate"] = [*ANSWER[:-1], {**ANSWER[-1], **lost}]
+    result = cli("run", "m", stdin="a long text")
+    assert result.stdout == "Hello\n\n"
+    warning = f"warning: the context window was too small: {told} (num_ctx, FTD_CONTEXT_LENGTH)\n"
+    assert result.stderr == (warning if told else "")
+
+
 def test_thinking_is_shown_or_hidden(cli, api: FakeApi) -> None:
     api.answers["POST /api/show"] = {"capabilities": ["completion", "thinking"]}
     api.answers["POST /api/generate"] = [{"response": "", "thinking": "hmm"}, *ANSWER]
