@@ -2,15 +2,18 @@
 
 import argparse
 import importlib
+import os
 import sys
 
 from ftd.cli import background, wishes
-from ftd.errors import InvalidOption
+from ftd.errors import InvalidOption, InvalidRequest
 
 
 def run(options: argparse.Namespace) -> int:
     """Run ``options.model``, which is pulled if it is not here."""
     format_, keep_alive = wishes.parse_format(options.format), wishes.parse_keep_alive(options.keepalive)
+    if options.model.startswith(("/", "./", "../")) or options.model.lower().endswith(".gguf"):
+        _refuse_file(options.model)
     prompt = _prompt(options.prompt)
     client = background.connect(meanwhile="ftd.cli.session")
     from ftd.cli import session  # imported while a daemon starts, if none ran
@@ -44,6 +47,15 @@ def run(options: argparse.Namespace) -> int:
     else:
         conversation.load()
     return 0
+
+
+def _refuse_file(name: str) -> None:
+    """Raise InvalidRequest if a file or folder has this name."""
+    path = os.path.realpath(name)
+    if os.path.exists(path):
+        raise InvalidRequest(
+            f"a file is no model yet: {name}", f"make one of it: echo 'FROM {path}' | ftd create NAME -f -"
+        )
 
 
 def _prompt(words: list[str]) -> str:

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fake_api import HANG, TIMEOUT_S, FakeApi
@@ -101,6 +102,21 @@ def test_what_did_not_fit_the_window_is_told(cli, api: FakeApi, lost: dict[str, 
     assert result.stdout == "Hello\n\n"
     warning = f"warning: the context window was too small: {told} (num_ctx, FTD_CONTEXT_LENGTH)\n"
     assert result.stderr == (warning if told else "")
+
+
+@pytest.mark.parametrize("name", ["./weights", "Model.gguf", "/nowhere/model.gguf"])
+def test_a_file_is_made_a_model_first(cli, api: FakeApi, tmp_path: Path, name: str) -> None:
+    api.answers["POST /api/generate"] = ANSWER
+    assert cli("run", name, "hello").returncode == 0, "what is no file may be a model"
+    if not name.startswith("/"):
+        path = tmp_path / name
+        path.touch()
+        result = cli("run", name, "hello")
+        assert result.returncode == 1
+        assert result.stderr == (
+            f"error: a file is no model yet: {name}\n"
+            f"hint: make one of it: echo 'FROM {path}' | ftd create NAME -f -\n"
+        )
 
 
 def test_thinking_is_shown_or_hidden(cli, api: FakeApi) -> None:
