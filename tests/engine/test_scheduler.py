@@ -160,6 +160,17 @@ def test_nobody_is_preempted_while_the_prefix_cache_has_pages_to_give() -> None:
     assert [s.num_preemptions for s in both] == [0, 0]
 
 
+def test_a_prompt_is_admitted_in_the_step_in_which_another_sequence_takes_a_page() -> None:
+    engine = Engine(make_plan(page_size=2, num_pages=12, context=12, max_sequences=2, chunk=8))
+    old = engine.add(0, [0, 1], stop_id=-1)
+    engine.step()
+    assert (old.num_tokens, len(old.pages)) == (3, 1)
+    young = engine.add(1, [1, 0], stop_id=-1)
+    batch = engine.scheduler.schedule()
+    assert batch is not None and [entry.sequence for entry in batch.entries] == [old, young]
+    assert len(old.pages) == 2
+
+
 def test_a_prompt_waits_until_it_fits_beside_what_runs() -> None:
     # the first takes 4 of 6 pages at once and soon a fifth, for which the second (2 pages) would be preempted
     engine = Engine(make_plan(page_size=2, num_pages=6, context=12, max_sequences=2, chunk=8))
