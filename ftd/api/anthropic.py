@@ -144,6 +144,8 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
 
 def _turn(role: str, blocks: list[Fields]) -> Iterator[Message]:
     message: dict[str, Any] = {"role": role, "content": ""}
+    texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for block in blocks:
         kind = block.text("type")
@@ -153,9 +155,12 @@ def _turn(role: str, blocks: list[Fields]) -> Iterator[Message]:
         elif kind == "tool_use" or kind in _SERVER_CALLS:
             calls.append(_call(block))
         elif kind == "thinking":
-            message["thinking"] = message.get("thinking", "") + block.text("thinking")
+            thoughts.append(block.text("thinking"))
         elif kind in ("text", "image", "document"):
-            message["content"] += _text(block)
+            texts.append(_text(block))
+    message["content"] = "".join(texts)
+    if thoughts:
+        message["thinking"] = "".join(thoughts)
     if calls:
         message["tool_calls"] = calls
     if len(message) > 2 or message["content"]:

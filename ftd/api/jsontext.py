@@ -12,11 +12,20 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
+
+from ftd.chat.beside import json_pieces
 from ftd.errors import InvalidRequest
 
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _encoder = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 _SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE_BYTES = re.compile(_SURROGATE.pattern.encode())
+# Pairs, halves (the group) and all other escapes
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
 _BLANKS = " \t\r\n"
 _TYPE_WORDS = {
     dict: "object",
@@ -42,6 +51,10 @@ def _finite(text: str) -> float:
     return number
 
 
+# A larger body is cut into such pieces: Python's other threads rest while one is decoded
+PIECE_BYTES = 1 << 20
+# Each takes a hundred bytes of memory or more
+MAX_VALUES = 2_000_000
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -51,26 +64,76 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value).translate(_ESCAPES).encode("ascii")
 
 
+def encode_pieces(value: Any) -> bytes:
+    """Return the same, encoded in many small calls. Takes long for much of it: call it in a thread."""
+    return json_pieces(value, encode)
+
+
 def parse_body(data: bytes, empty: str = "missing request body") -> "Fields":
-    """Return the first JSON value of ``data``, which must be an object; what follows it is ignored."""
+    """Return the first JSON value of ``data``, which must be an object; what follows it is ignored.
+
+    Takes long for much data: call it in a thread.
+    """
     try:
-        text = data.decode("utf-8-sig")
+        value = _decoded(data, empty) if len(data) <= PIECE_BYTES else _decoded_in_pieces(data)
     except UnicodeDecodeError as exc:
         raise InvalidRequest(f"request body is not UTF-8: {exc.reason} at byte {exc.start}") from exc
-    text = text.lstrip(_BLANKS)
-    if not text:
-        raise InvalidRequest(empty)
-    try:
-        value, _ = _decoder.raw_decode(text)
     except json.JSONDecodeError as exc:
         raise InvalidRequest(f"invalid JSON: {exc.msg} at character {exc.pos}") from exc
     except (RecursionError, ValueError) as exc:
         raise InvalidRequest(f"invalid JSON: {exc}") from exc
-    if _SURROGATE.search(text):
-        value = _without_surrogates(value)
     if not isinstance(value, dict):
         raise InvalidRequest(f"request body must be a JSON object, not {kind_of(value)}")
     return Fields(value)
+
+
+def _decoded(data: bytes, empty: str = "") -> Any:
+    text = data.decode("utf-8-sig").lstrip(_BLANKS)
+    if not text:
+        raise InvalidRequest(empty)
+    value, _ = _decoder.raw_decode(text)
+    return _without_surrogates(value) if _SURROGATE.search(text) else value
+
+
+def _decoded_in_pieces(data: bytes) -> Any:
+    if data.count(b",") > MAX_VALUES:
+        raise InvalidRequest(f"request body has more than {MAX_VALUES} values")
+    if _SURROGATE_BYTES.search(data):
+        data = _ESCAPE.sub(_without_half, data)
+    return _of_raw(data.removeprefix(b"\xef\xbb\xbf"))
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape[1] else escape[0]
+
+
+def _of_raw(data: bytes) -> Any:
+    """Return the value of JSON; what is large is first taken apart without being decoded."""
+    if len(data) > PIECE_BYTES:
+        kind = data[: PIECE_BYTES // 2].lstrip()[:1]
+        if kind == b"{":
+            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            return {key: _of_raw(bytes(raw)) for key, raw in fields.items()}
+        if kind == b"[":
+            return list(_elements(msgspec.json.decode(data, type=list[msgspec.Raw])))
+    return _decoded(data)
+
+
+def _elements(raws: list[msgspec.Raw]) -> Iterator[Any]:
+    """Yield the elements of a list, as many at once as make a piece."""
+    group: list[bytes] = []
+    room = PIECE_BYTES
+    for raw in map(bytes, raws):
+        if group and len(raw) > room:
+            yield from _decoded(b"[" + b",".join(group) + b"]")
+            group, room = [], PIECE_BYTES
+        if len(raw) > PIECE_BYTES:
+            yield _of_raw(raw)
+        else:
+            group.append(raw)
+            room -= len(raw)
+    if group:
+        yield from _decoded(b"[" + b",".join(group) + b"]")
 
 
 def _without_surrogates(value: Any) -> Any:

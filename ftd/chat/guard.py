@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from ftd.chat.beside import matches
 from ftd.errors import InvalidRequest
 
 # U+FDD0..U+FDEF, then private use: no text that means something has them
@@ -73,9 +74,8 @@ class Guard(msgspec.Struct, frozen=True, dict=True):
     edges: bool = False
 
     @cached_property
-    def _firsts(self) -> re.Pattern[str] | None:
-        firsts = sorted({text[0] for text in self.control})
-        return re.compile("[" + re.escape("".join(firsts)) + "]") if firsts else None
+    def _firsts(self) -> frozenset[str]:
+        return frozenset(text[0] for text in self.control)
 
     @cached_property
     def _framing(self) -> re.Pattern[str] | None:
@@ -101,16 +101,21 @@ class Guard(msgspec.Struct, frozen=True, dict=True):
 
     def seal(self, text: str, seal: str) -> str:
         """Return ``text`` with a seal in every place where a control token could begin or go on."""
-        if self._firsts is None:
-            return text
-        sealed = self._firsts.sub(lambda match: match[0] + seal, text)
+        sealed = text
+        for first in self._firsts:
+            sealed = sealed.replace(first, first + seal)
         return seal + sealed if self.edges and self._continues_token(text) else sealed
 
     def seal_assistant(self, text: str, seal: str) -> str:
         """Return the text of an assistant message with framing tokens sealed and markup left alone."""
         if self._framing is None:
             return text
-        sealed = self._framing.sub(lambda match: match[0][0] + seal + match[0][1:], text)
+        pieces: list[str] = []
+        done = 0
+        for match in matches(self._framing, text, self._longest):
+            pieces += (text[done : match.start() + 1], seal)
+            done = match.start() + 1
+        sealed = "".join((*pieces, text[done:]))
         for length in range(1, self._longest):
             if sealed[-length:] in self._beginnings:
                 sealed = f"{sealed[: len(sealed) - length + 1]}{seal}{sealed[len(sealed) - length + 1 :]}"
@@ -141,12 +146,10 @@ class Guard(msgspec.Struct, frozen=True, dict=True):
 
 def choose_seal(*values: Any) -> str:
     """Return a character that occurs in none of the strings of ``values``, not as an escape either."""
-    used: set[str] = set()
-    for text in _strings(values, 0):
-        used.update(text)
-        used.update(chr(int(code, 16)) for code in _ESCAPE.findall(text))
+    texts = list(_strings(values, 0))
+    escaped = {int(code, 16) for text in texts for code in _ESCAPE.findall(text)}
     for code in _SEALS:
-        if chr(code) not in used:
+        if code not in escaped and not any(chr(code) in text for text in texts):
             return chr(code)
     raise InvalidRequest("the request uses every private character of Unicode")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import ftd
 from ftd import log
+from ftd.chat.beside import beside, json_pieces
 from ftd.chat.render_frames import HEADER, MAX_FRAME_BYTES
 from ftd.errors import InvalidTemplate
 
@@ -46,10 +47,15 @@ class Renderer:
         """Return the process id of a kind's worker, None while there is none."""
         return self._workers[kind].pid
 
-    async def render(self, kind: str, source: str, variables: dict[str, Any], seal: str = "") -> str:
-        """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong."""
+    async def render(
+        self, kind: str, source: str, variables: dict[str, Any], seal: str = "", num_chars: int = 0
+    ) -> str:
+        """Return the rendered text; raise TemplateRefused, or InvalidTemplate with what went wrong.
+
+        ``num_chars``: of the variables, about.
+        """
         request = {"op": "render", "kind": kind, "source": source, "variables": variables, "seal": seal}
-        return str((await self._workers[kind].ask(request))["text"])
+        return str((await self._workers[kind].ask(request, num_chars))["text"])
 
     async def literals(self, kind: str, source: str) -> list[str]:
         """Return the texts that a template writes by itself; raise InvalidTemplate if it does not parse.
@@ -82,9 +88,9 @@ class _Worker:
         async with self._lock:
             await self._kill()
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply to a request."""
-        data = json.dumps(request).encode("ascii")
+    async def ask(self, request: dict[str, Any], num_chars: int = 0) -> dict[str, Any]:
+        """Return the reply to a request of about so many characters."""
+        data = await beside(num_chars, _encoded, request)
         if len(data) > MAX_FRAME_BYTES:
             raise InvalidTemplate(f"conversation is too large to render: {len(data)} bytes")
         async with self._lock:
@@ -143,7 +149,8 @@ class _Worker:
         (length,) = HEADER.unpack(await process.stdout.readexactly(HEADER.size))
         if length > MAX_FRAME_BYTES:
             raise ValueError(f"frame of {length} bytes")
-        reply = json.loads(await process.stdout.readexactly(length))
+        body = await process.stdout.readexactly(length)
+        reply = await beside(length, json.loads, body)
         if not isinstance(reply, dict):
             raise ValueError("reply is not an object")
         return reply
@@ -155,3 +162,7 @@ class _Worker:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def _encoded(request: dict[str, Any]) -> bytes:
+    return json_pieces(request, lambda value: json.dumps(value).encode("ascii"))

@@ -51,12 +51,12 @@ def _compiled(wanted: Format, subject: str = "invalid format") -> "Compiled":
     if not isinstance(wanted, Mapping):
         raise InvalidOption(f"{subject}: {json.dumps(wanted)[:100]}; {_EXPECTED}")
     try:
-        text = json.dumps({key: value for key, value in wanted.items() if key != "x-guidance"})
+        text = _text({key: value for key, value in wanted.items() if key != "x-guidance"})
     except RecursionError:
         raise InvalidOption(f"{subject}: the schema is nested too deeply") from None
     if len(text) > MAX_SCHEMA_CHARS:
         raise InvalidOption(
-            f"{subject}: the schema has {len(text)} characters, the most are {MAX_SCHEMA_CHARS}",
+            f"{subject}: the schema has more than {MAX_SCHEMA_CHARS} characters",
             "describe less of it",
         )
     from ftd.chat import schema_compiler  # its library takes a tenth of a second; few requests have a schema
@@ -65,3 +65,15 @@ def _compiled(wanted: Format, subject: str = "invalid format") -> "Compiled":
         return schema_compiler.compiled(text)
     except BadSchema as exc:
         raise InvalidOption(f"{subject}: {exc}", exc.hint) from exc
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    """Return a schema as JSON, or the beginning of one that is too long."""
+    parts: list[str] = []
+    room = MAX_SCHEMA_CHARS
+    for part in json.JSONEncoder().iterencode(schema):
+        parts.append(part)
+        room -= len(part)
+        if room < 0:
+            break
+    return "".join(parts)

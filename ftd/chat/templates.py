@@ -7,12 +7,13 @@ order of its roles), the conversation is bent, step by step, until it is taken: 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from ftd.chat import conversation, mentions
+from ftd.chat.beside import beside
 from ftd.chat.conversation import Message
 from ftd.chat.guard import Guard, Rendered, choose_seal, glues
 from ftd.chat.renderer import Renderer, TemplateRefused
@@ -98,37 +99,51 @@ class ChatTemplate:
         A last message of the assistant is continued. ``think`` False closes thinking that a template opens.
         ``extra`` are further variables of Jinja templates.
         """
-        prepared = conversation.prepare(messages)
+        guard, traits = await self._learn()
+        request = _Request(messages, tools, add_generation_prompt, think, extra)
+        num_chars = num_chars_of(messages, tools or ())
+        shaped = await beside(num_chars, self._shaped, request, guard, traits)
+        text = await self._render_bent(shaped, traits, num_chars)
+        rendered = Rendered(text, shaped.seal, self._control)
+        return await beside(num_chars, self._finish, rendered, guard, shaped.start, think)
+
+    def _shaped(self, request: "_Request", guard: Guard, traits: Traits) -> "_Shaped":
+        prepared = conversation.prepare(request.messages)
         last = prepared[-1] if prepared else None
         start = None
-        if add_generation_prompt and last and last["role"] == "assistant" and not last.get("tool_calls"):
+        if (
+            request.add_generation_prompt
+            and last
+            and last["role"] == "assistant"
+            and not last.get("tool_calls")
+        ):
             start = prepared.pop()
-        guard, traits = await self._learn()
-        seal = choose_seal(prepared, start, list(tools or ()), extra)
+        seal = choose_seal(prepared, start, list(request.tools or ()), request.extra)
         no_tools: list[Any] | None = None if traits.no_tools else []
+        tools = [guard.seal_value(dict(tool), seal) for tool in request.tools or ()] or no_tools
         variables = {
-            "tools": [guard.seal_value(dict(tool), seal) for tool in tools] if tools else no_tools,
+            "tools": tools,
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            **_think_variables(think),
+            "add_generation_prompt": request.add_generation_prompt,
+            **_think_variables(request.think),
             **self._tokens,
-            **guard.seal_value(extra, seal),
+            **guard.seal_value(request.extra, seal),
         }
         if self.kind == "go":
-            variables["think"] = think
-        sealed = [_sealed_message(message, guard, seal) for message in prepared]
-        text = await self._render_bent(sealed, traits, variables, seal)
-        rendered = Rendered(text, seal, self._control)
-        return self._finish(rendered, guard, start, think)
+            variables["think"] = request.think
+        return _Shaped(
+            [_sealed_message(message, guard, seal) for message in prepared], start, variables, seal
+        )
 
     async def render_suffix(self, prompt: str, suffix: str) -> Rendered:
         """Return the prompt of a fill-in-the-middle request (Go templates with ``.Suffix``)."""
         if "insert" not in self.capabilities:
             raise InvalidTemplate("template has no place for a suffix")
         guard, _ = await self._learn()
+        num_chars = len(prompt) + len(suffix)
         seal = choose_seal(prompt, suffix)
         variables = {"prompt": guard.seal(prompt, seal), "suffix": guard.seal(suffix, seal)}
-        return Rendered(await self._run(variables, seal), seal, self._control)
+        return Rendered(await self._run(variables, seal, num_chars), seal, self._control)
 
     def _finish(
         self, rendered: Rendered, guard: Guard, start: Message | None, think: bool | str | None
@@ -142,25 +157,22 @@ class ChatTemplate:
             rendered = rendered.plus(f"\n{tags[1]}\n\n")
         return rendered.plus(guard.seal_assistant(start["content"], rendered.seal)) if start else rendered
 
-    async def _render_bent(
-        self, messages: list[Message], traits: Traits, variables: dict[str, Any], seal: str
-    ) -> str:
+    async def _render_bent(self, shaped: "_Shaped", traits: Traits, num_chars: int) -> str:
         """Render the first form of the conversation that the template takes."""
         first: TemplateRefused | None = None
-        tried: list[list[Message]] = []
-        for bent in _forms(messages, traits):
-            if bent in tried:
-                continue
-            tried.append(bent)
+        forms = _distinct(_forms(shaped.messages, traits))
+        while bent := await beside(num_chars, next, forms, None):
+            messages = await beside(num_chars, _shown, bent[0], traits)
             try:
-                return await self._run(variables | {"messages": _shown(bent, traits)}, seal)
+                variables = shaped.variables | {"messages": messages}
+                return await self._run(variables, shaped.seal, num_chars)
             except TemplateRefused as exc:
                 first = first or exc
         assert first is not None
         raise first
 
-    async def _run(self, variables: dict[str, Any], seal: str = "") -> str:
-        return await self._renderer.render(self.kind, self.source, variables, seal)
+    async def _run(self, variables: dict[str, Any], seal: str = "", num_chars: int = 0) -> str:
+        return await self._renderer.render(self.kind, self.source, variables, seal, num_chars)
 
     async def _learn(self) -> tuple[Guard, Traits]:
         """Return guard and traits of the template, found out on first use."""
@@ -219,6 +231,37 @@ class ChatTemplate:
             return await self._run(variables | {"messages": _shown(messages, traits)})
         except TemplateRefused:
             return ""
+
+
+class _Request(NamedTuple):
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool
+    think: bool | str | None
+    extra: dict[str, Any]
+
+
+class _Shaped(NamedTuple):
+    """What a template gets; ``start``: of an answer that is continued."""
+
+    messages: list[Message]
+    start: Message | None
+    variables: dict[str, Any]
+    seal: str
+
+
+def num_chars_of(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> int:
+    """Return about how much text a conversation has, or what takes as long."""
+    texts = (message.get("content") for message in messages)
+    return sum(len(text) for text in texts if isinstance(text, str)) + 100 * len(messages) + 1000 * len(tools)
+
+
+def _distinct(forms: Iterator[list[Message]]) -> Iterator[tuple[list[Message]]]:
+    tried: list[list[Message]] = []
+    for bent in forms:
+        if bent not in tried:
+            tried.append(bent)
+            yield (bent,)
 
 
 def _forms(messages: list[Message], traits: Traits) -> Iterator[list[Message]]:

@@ -15,6 +15,7 @@ import msgspec
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
 
+from ftd.chat.beside import matches
 from ftd.chat.guard import MARKUP_TEXTS, Rendered
 from ftd.errors import DamagedBlob
 
@@ -167,7 +168,8 @@ class Tokenizer:
 
     def _encode_sealed(self, rendered: Rendered) -> Iterator[int]:
         pattern, sealed, done = self._pattern(rendered.control), rendered.sealed, 0
-        for match in pattern.finditer(sealed) if pattern else ():
+        longest = max(map(len, rendered.control), default=0)
+        for match in matches(pattern, sealed, longest) if pattern else ():
             token = self._added[match[0]]
             start, end = match.span()
             if start < done:

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
 from aiohttp import web
 
-from ftd.api import anthropic, api_errors, ollama
+from ftd.api import anthropic, api_errors
 from ftd.api.anthropic_frames import MessageFrames
 from ftd.api.request import Event
 from ftd.daemon.completion import RenderedPrompt
@@ -13,10 +14,12 @@ from ftd.daemon.responses import (
     SSE,
     joined,
     named_event,
+    plain_json_response,
     plain_object_response,
     read_body,
     sse_sign,
     stream,
+    whole_object,
 )
 from ftd.daemon.services import SERVICES
 from ftd.errors import FtdError
@@ -24,7 +27,7 @@ from ftd.errors import FtdError
 
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation in Anthropic's form."""
-    wanted = anthropic.parse_messages(await read_body(request))
+    wanted = await read_body(request, anthropic.parse_messages)
     frames = MessageFrames(wanted)
     completions = request.app[SERVICES].completions
     async with aclosing(completions.run(wanted, frames.begin)) as events:
@@ -33,7 +36,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
             async for event in events:
                 assert not isinstance(event, RenderedPrompt)
                 collected.append(event)
-            return plain_object_response(frames.whole(*ollama.collect(collected)), newline=True)
+            return plain_json_response(await whole_object(collected, frames.whole) + b"\n")
 
         async def chunks() -> AsyncIterator[bytes]:
             async for event in events:
@@ -48,6 +51,6 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 async def count_tokens(request: web.Request) -> web.Response:
     """Count the tokens of the prompt that ``/v1/messages`` would make of the same body."""
-    wanted = anthropic.parse_messages(await read_body(request), is_count=True)
+    wanted = await read_body(request, partial(anthropic.parse_messages, is_count=True))
     count = await request.app[SERVICES].completions.count(wanted)
     return plain_object_response({"input_tokens": count}, newline=True)

@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 SILENCE_NS = 1_000_000_000
 # An answer that has no end of its own gets one
 WINDOWS_PER_ANSWER = 10
+# Millions of tokens
+MAX_PROMPT_CHARS = 16 << 20
 _log_ids = itertools.count(1)
 
 
@@ -150,6 +152,14 @@ def _checked(info: ModelInfo, request: CompletionRequest) -> CompletionRequest:
     if "completion" not in can:
         verb = "chat" if request.is_chat else "generate"
         raise Unsupported(f'"{request.model}" does not support {verb}', "use a model that completes text")
+    num_chars = len(request.prompt) + sum(
+        len(message.get("content") or "") for message in request.messages or ()
+    )
+    if num_chars > MAX_PROMPT_CHARS:
+        raise PromptTooLong(
+            f"the prompt has {num_chars} characters, more than any model takes: {MAX_PROMPT_CHARS}",
+            "shorten the prompt",
+        )
     if request.tools and "tools" not in can:
         raise Unsupported(f"{info.name.full} does not support tools", "leave tools out")
     if request.think is None:

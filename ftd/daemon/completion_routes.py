@@ -7,20 +7,24 @@ from typing import Any
 from aiohttp import web
 
 from ftd.api import ollama, openai
+from ftd.api.jsontext import Fields
 from ftd.api.request import CompletionRequest, Delta, Done, Event
 from ftd.daemon.completion import RenderedPrompt
 from ftd.daemon.responses import (
     NDJSON,
     SSE,
     SSE_END,
+    encoded,
     event,
     joined,
+    json_response,
     line,
     object_response,
-    plain_object_response,
+    plain_json_response,
     read_body,
     sse_sign,
     stream,
+    whole_object,
 )
 from ftd.daemon.services import SERVICES
 
@@ -37,13 +41,13 @@ def add_routes(app: web.Application) -> None:
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """Continue a prompt."""
-    wanted = ollama.parse_generate(await read_body(request))
+    wanted = await read_body(request, ollama.parse_generate)
     return await _answer_ollama(request, wanted, ollama.GenerateFrames(wanted))
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
-    wanted = ollama.parse_chat(await read_body(request))
+    wanted = await read_body(request, ollama.parse_chat)
     return await _answer_ollama(request, wanted, ollama.ChatFrames(wanted))
 
 
@@ -52,7 +56,7 @@ async def _answer_ollama(
 ) -> web.StreamResponse:
     async with aclosing(request.app[SERVICES].completions.run(wanted)) as events:
         if not wanted.stream or wanted.render_only:
-            return object_response(await _whole(events, frames.whole, frames.rendered))
+            return json_response(await _whole(events, frames.whole, frames.rendered))
         if wanted.is_empty:  # a load or an unload is one object, whoever streams
             done = await anext(events)
             assert isinstance(done, Done)
@@ -68,16 +72,22 @@ async def _answer_ollama(
 
 async def openai_chat(request: web.Request) -> web.StreamResponse:
     """Answer a conversation in OpenAI's form."""
-    fields = await read_body(request, "EOF")
-    wanted = openai.parse_chat(fields)
-    return await _answer_openai(request, wanted, openai.ChatFrames(wanted, openai.wants_usage(fields)))
+
+    def parse(fields: Fields) -> tuple[CompletionRequest, bool]:
+        return openai.parse_chat(fields), openai.wants_usage(fields)
+
+    wanted, has_usage = await read_body(request, parse, "EOF")
+    return await _answer_openai(request, wanted, openai.ChatFrames(wanted, has_usage))
 
 
 async def openai_completion(request: web.Request) -> web.StreamResponse:
     """Continue a prompt in OpenAI's form."""
-    fields = await read_body(request, "EOF")
-    wanted = openai.parse_completion(fields)
-    return await _answer_openai(request, wanted, openai.CompletionFrames(wanted, openai.wants_usage(fields)))
+
+    def parse(fields: Fields) -> tuple[CompletionRequest, bool]:
+        return openai.parse_completion(fields), openai.wants_usage(fields)
+
+    wanted, has_usage = await read_body(request, parse, "EOF")
+    return await _answer_openai(request, wanted, openai.CompletionFrames(wanted, has_usage))
 
 
 async def _answer_openai(
@@ -85,7 +95,7 @@ async def _answer_openai(
 ) -> web.StreamResponse:
     async with aclosing(request.app[SERVICES].completions.run(wanted)) as events:
         if not wanted.stream:
-            return plain_object_response(await _whole(events, frames.whole), newline=True)
+            return plain_json_response(await _whole(events, frames.whole) + b"\n")
 
         async def chunks() -> AsyncIterator[bytes]:
             async for event_ in events:
@@ -98,14 +108,14 @@ async def _answer_openai(
 
 async def _whole(
     events: Events,
-    whole: Callable[..., dict[str, Any]],
+    whole: Callable[[Delta, Done], dict[str, Any]],
     rendered: Callable[[str], dict[str, Any]] | None = None,
-) -> dict[str, Any]:
+) -> bytes:
     """Return the single object of an answer that is not streamed."""
     collected: list[Event] = []
     async for event_ in events:
         if isinstance(event_, RenderedPrompt):
             assert rendered is not None, "only Ollama's API can ask for the prompt"
-            return rendered(event_.text)
+            return await encoded(len(event_.text), rendered(event_.text))
         collected.append(event_)
-    return whole(*ollama.collect(collected))
+    return await whole_object(collected, whole)

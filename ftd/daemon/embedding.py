@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from ftd.api.embedding import EmbedRequest, EmbedResult
 from ftd.chat import options as chat_options
+from ftd.chat.beside import beside
 from ftd.chat.tokenizer import Tokenizer
 from ftd.daemon import modelinfo
 from ftd.daemon.catalog import Catalog, Model
 from ftd.daemon.load_spec import LoadSpec
 from ftd.daemon.loaded import Lease
 from ftd.daemon.manager import ModelManager
-from ftd.engine.messages import Embed
+from ftd.engine.messages import Embed, Embedded
 from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
 
 MISSING = 'model "{}" not found, try pulling it first'
 _POOLINGS: dict[object, Literal["mean", "cls", "last"]] = {1: "mean", 2: "cls", 3: "last"}
+# What takes the event loop a few milliseconds to send
+BATCH_TOKENS = 1 << 20
 _RANK = 4  # a model that scores pairs of texts
 
 
@@ -48,18 +51,20 @@ class Embeddings:
         async with self._leased(spec, request, max(map(len, ids))) as lease:
             load_ns = time.perf_counter_ns() - begun_ns
             sequences, cut = _cut(ids, lease.context_tokens, request.truncate, model.tokenizer.add_eos)
-            message = Embed(
-                request_id=lease.runner.next_request_id(), sequences=sequences, pooling=pooling_of(model)
-            )
-            answer = await lease.runner.embed(message)
-        vectors = np.frombuffer(answer.data, "<f4").reshape(len(sequences), answer.width)
+            answers = [await self._embed(lease, part, model) for part in _batches(sequences)]
+        vectors = np.concatenate([np.frombuffer(a.data, "<f4").reshape(-1, a.width) for a in answers])
         return EmbedResult(
-            vectors=_finished(vectors, request.dimensions, normalise),
-            prompt_tokens=answer.prompt_tokens,
+            vectors=await beside(vectors.size, _finished, vectors, request.dimensions, normalise),
+            prompt_tokens=sum(answer.prompt_tokens for answer in answers),
             total_ns=time.perf_counter_ns() - started_ns,
             load_ns=load_ns,
             truncated_tokens=cut,
         )
+
+    async def _embed(self, lease: Lease, sequences: list[list[int]], model: Model) -> Embedded:
+        runner = lease.runner
+        message = Embed(request_id=runner.next_request_id(), sequences=sequences, pooling=pooling_of(model))
+        return await runner.embed(message)
 
     @asynccontextmanager
     async def _leased(
@@ -96,6 +101,19 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     # An empty text still has a vector: that of the token a text would begin or end with.
     nothing = [min(tokenizer.eos_ids, default=0) if tokenizer.bos_id is None else tokenizer.bos_id]
     return [tokenizer.encode_document(text) or nothing for text in texts]
+
+
+def _batches(sequences: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Yield sequences in groups whose messages to the engine have no more than BATCH_TOKENS, or one text."""
+    batch: list[list[int]] = []
+    room = BATCH_TOKENS
+    for ids in sequences:
+        if batch and len(ids) > room:
+            yield batch
+            batch, room = [], BATCH_TOKENS
+        batch.append(ids)
+        room -= len(ids)
+    yield batch
 
 
 def _cut(

@@ -13,7 +13,7 @@ from ftd.api.jsontext import Fields
 from ftd.daemon.catalog import parse_model_name
 from ftd.daemon.loaded import LoadedModel
 from ftd.daemon.middleware import is_anthropic
-from ftd.daemon.responses import object_response, plain_object_response, read_body
+from ftd.daemon.responses import json_response, object_response, plain_object_response, read_fields
 from ftd.daemon.services import OLLAMA_VERSION, SERVICES, Services
 from ftd.daemon.show import describe
 from ftd.engine.messages import Stats
@@ -137,26 +137,26 @@ def _running_row(row: LoadedModel) -> dict[str, Any]:
 
 async def show(request: web.Request) -> web.Response:
     """Everything about one model."""
-    fields = await read_body(request)
+    fields = await read_fields(request)
     text = name_of(fields)
     if not text:
         raise InvalidRequest("model is required")
     services = request.app[SERVICES]
     info = await services.catalog.info(text, f"model '{parse_model_name(text).display}' not found")
 
-    def read() -> dict[str, Any]:
-        return describe(
+    def read() -> bytes:
+        body = describe(
             info,
             services.store.modified(info.name),
             fields.flag("verbose"),
             fields.text("system"),
             fields.mapping("options"),
         )
+        if request.headers.get("User-Agent", "").startswith("GitHubCopilotChat/"):
+            body["model_info"]["general.basename"] = text
+        return jsontext.encode_pieces(body)
 
-    body = await asyncio.to_thread(read)
-    if request.headers.get("User-Agent", "").startswith("GitHubCopilotChat/"):
-        body["model_info"]["general.basename"] = text
-    return object_response(body)
+    return json_response(await asyncio.to_thread(read))
 
 
 def name_of(fields: Fields) -> str:
@@ -166,7 +166,7 @@ def name_of(fields: Fields) -> str:
 
 async def copy(request: web.Request) -> web.Response:
     """Give a model a second name."""
-    fields = await read_body(request)
+    fields = await read_fields(request)
     names = []
     for field in ("source", "destination"):
         try:
@@ -182,7 +182,7 @@ async def copy(request: web.Request) -> web.Response:
 
 async def delete(request: web.Request) -> web.Response:
     """Remove a model and the blobs that only it used; if its weights are loaded they go when idle."""
-    text = name_of(await read_body(request))
+    text = name_of(await read_fields(request))
     if not text:
         raise InvalidRequest("model is required")
     try:

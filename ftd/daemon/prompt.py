@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ftd.api.request import CompletionRequest, Message
+from ftd.chat.beside import beside
 from ftd.chat.guard import Rendered
 from ftd.chat.options import Options
 from ftd.chat.templates import ChatTemplate
@@ -76,16 +77,14 @@ async def _generate(catalog: Catalog, model: Model, request: CompletionRequest) 
 
 async def _chat(model: Model, request: CompletionRequest, window_tokens: int) -> Prompt:
     messages = _with_system(model, request.messages or ())
+    tools = _shown(request.tools) or None
 
     async def from_message(first: int) -> Prompt:
         """The prompt without the messages before ``first``, except the system's."""
-        kept = [message for message in messages[:first] if message["role"] == "system"]
-        rendered = await model.template.render(
-            [*kept, *messages[first:]], tools=_shown(request.tools) or None, think=request.think
-        )
+        kept = await beside(100 * first, _systems, messages[:first])
+        rendered = await model.template.render([*kept, *messages[first:]], tools=tools, think=request.think)
         ids = await _encode(model, rendered)
-        dropped = sum(message["role"] != "system" for message in messages[:first])
-        return replace(_of(rendered, ids, model.template), truncated_messages=dropped)
+        return replace(_of(rendered, ids, model.template), truncated_messages=first - len(kept))
 
     prompt = await from_message(0)
     whole_tokens = len(prompt.ids)
@@ -108,6 +107,10 @@ async def _chat(model: Model, request: CompletionRequest, window_tokens: int) ->
         else:
             low = middle + 1
     return replace(prompt, truncated_tokens=whole_tokens - len(prompt.ids))
+
+
+def _systems(messages: Sequence[Message]) -> list[Message]:
+    return [message for message in messages if message["role"] == "system"]
 
 
 def _shown(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -7,16 +7,18 @@ a model loads or a prompt is computed, gives a sign of life: an object without t
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aiohttp import web
 
 from ftd import log
-from ftd.api import api_errors, jsontext
+from ftd.api import api_errors, jsontext, ollama
 from ftd.api.api_errors import Dialect
 from ftd.api.jsontext import Fields
+from ftd.api.request import Delta, Done, Event
+from ftd.chat.beside import SMALL_CHARS, beside
 from ftd.errors import EngineError, FtdError, InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ _Value = TypeVar("_Value")
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
+_NO_BODY = "missing request body"
 SSE_END = b"data: [DONE]\n\n"
 # Clients and proxies give a silent connection up, some after half a minute
 SILENCE_S = 10.0
@@ -35,25 +38,61 @@ STALL_S = 300.0
 _ROOM_BYTES = 32 << 10
 
 
-async def read_body(request: web.Request, empty: str = "missing request body") -> Fields:
-    """Return the JSON object a client sent, whatever type it says it is."""
+async def read_body(request: web.Request, parse: Callable[[Fields], _Value], empty: str = _NO_BODY) -> _Value:
+    """Return what ``parse`` makes of the JSON object that a client sent, whatever type it says it is."""
     try:
         data = await request.read()
     except web.RequestPayloadError as exc:
         reason = getattr(exc.__cause__, "message", "") or str(exc)
         raise InvalidRequest(f"request body cannot be read: {' '.join(reason.split())}") from exc
-    return jsontext.parse_body(data, empty)
+    return await beside(len(data), lambda: parse(jsontext.parse_body(data, empty)))
+
+
+async def read_fields(request: web.Request, empty: str = _NO_BODY) -> Fields:
+    """Return the fields of a body, of which not much is wanted."""
+    return await read_body(request, lambda fields: fields, empty)
+
+
+async def encoded(num_chars: int, value: object) -> bytes:
+    """Return JSON of about so many characters, encoded beside the event loop if it is long."""
+    return await beside(
+        num_chars, jsontext.encode if num_chars <= SMALL_CHARS else jsontext.encode_pieces, value
+    )
+
+
+async def whole_object(events: Sequence[Event], whole: Callable[[Delta, Done], Mapping[str, Any]]) -> bytes:
+    """Return the one object that an answer is in the words of an API."""
+
+    def make() -> bytes:
+        return jsontext.encode_pieces(whole(*ollama.collect(events)))
+
+    # An event is a word or so, or with its logprobs thousands of characters
+    return await beside(sum(map(_num_chars, events)), make)
+
+
+def _num_chars(event: Event) -> int:
+    if isinstance(event, Done):
+        return 8 * len(event.context or ())
+    return 100 + len(event.content) + sum(100 + 100 * len(entry.top) for entry in event.logprobs)
 
 
 def object_response(value: object, status: int = 200) -> web.Response:
     """Return one JSON object in Ollama's way."""
-    body = jsontext.encode(value)
+    return json_response(jsontext.encode(value), status)
+
+
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    """Return an object that is encoded already."""
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 
 
 def plain_object_response(value: object, newline: bool = False) -> web.Response:
     """Return one JSON object whose type has no charset: OpenAI's, and the last line of a pull."""
-    body = jsontext.encode(value) + (b"\n" if newline else b"")
+    return plain_json_response(jsontext.encode(value) + (b"\n" if newline else b""))
+
+
+def plain_json_response(body: bytes) -> web.Response:
+    """Return such an object that is encoded already."""
     return web.Response(body=body, content_type="application/json")
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from aiohttp import web
 
+from ftd.api.jsontext import Fields
 from ftd.daemon import create as creation
 from ftd.daemon.catalog import parse_model_name
-from ftd.daemon.create_request import check_request
+from ftd.daemon.create_request import CreateRequest, check_request
 from ftd.daemon.model_routes import name_of
-from ftd.daemon.responses import read_body, status_response
+from ftd.daemon.responses import read_body, read_fields, status_response
 from ftd.daemon.services import SERVICES, Services
 from ftd.errors import InvalidRequest
 from ftd.names import ModelName, parse_digest
@@ -50,20 +51,24 @@ async def receive_blob(request: web.Request) -> web.Response:
 async def create(request: web.Request) -> web.StreamResponse:
     """Make a model of uploaded files or of another model."""
     services = request.app[SERVICES]
-    fields = await read_body(request)
-    wanted = check_request({key.lower(): value for key, value in fields.values.items()})
+
+    def parse(fields: Fields) -> tuple[CreateRequest, bool]:
+        wanted = check_request({key.lower(): value for key, value in fields.values.items()})
+        return wanted, fields.flag("stream", True)
+
+    wanted, is_stream = await read_body(request, parse)
 
     def fetch(name: ModelName) -> Statuses:
         return _pulled(services, name, False, _is_loopback(request))
 
     statuses = creation.create(services.store, wanted, services.catalog.renderer, fetch)
     async with aclosing(statuses):
-        return await status_response(request, statuses, fields.flag("stream", True))
+        return await status_response(request, statuses, is_stream)
 
 
 async def pull(request: web.Request) -> web.StreamResponse:
     """Fetch a model from a registry; weights that came as GGUF are converted."""
-    fields = await read_body(request)
+    fields = await read_fields(request)
     name = parse_model_name(name_of(fields))
     statuses = _pulled(request.app[SERVICES], name, fields.flag("insecure"), _is_loopback(request))
     async with aclosing(statuses):
@@ -86,7 +91,7 @@ async def _pulled(services: Services, name: ModelName, insecure: bool, allow_loo
 
 async def push(request: web.Request) -> web.StreamResponse:
     """Send a model to the registry in its name."""
-    fields = await read_body(request)
+    fields = await read_fields(request)
     text = name_of(fields)
     if not text:
         raise InvalidRequest("model is required")

@@ -121,3 +121,44 @@ def test_timestamps():
 def test_halves_of_characters_become_replacement_characters() -> None:
     fields = parse_body(b'{"a": "x\\ud800y", "\\udfff": ["\\ud83d\\ude00"]}')
     assert fields.values == {"a": "x\ufffdy", "\ufffd": ["\U0001f600"]}
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES))
+def test_a_large_body_is_decoded_in_pieces_to_the_same_value(value):
+    data = json.dumps(value).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsontext, "PIECE_BYTES", 8)
+        assert parse_body(data + b" ").values == value
+        assert (
+            parse_body(b"\xef\xbb\xbf" + json.dumps(value, indent=1, ensure_ascii=False).encode()).values
+            == value
+        )
+
+
+LARGE = "x" * jsontext.PIECE_BYTES
+
+
+def test_halves_of_characters_are_replaced_in_a_large_body_too():
+    body = rb'{"a": "\ud83d\ude00 \ud800 \\ud800 \uDC00\n", "\ud800": 1, "x": "' + LARGE.encode() + b'"}'
+    assert parse_body(body).values == {"a": "😀 � \\ud800 �\n", "�": 1, "x": LARGE}
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (b"", "invalid JSON"),
+        (b', "a": NaN}', "invalid JSON"),
+        (b', "a": [1e400]}', "invalid JSON: number is too large"),
+        (b', "a": "\xff"}', "not UTF-8"),
+        (b', "a": ' + b"[" * 2000, "invalid JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_large_body_is_said(end, words):
+    with pytest.raises(InvalidRequest, match=words):
+        parse_body(b'{"x": "' + LARGE.encode() + b'"' + end)
+
+
+def test_a_body_of_millions_of_values_is_refused():
+    body = b'{"a": [' + b"[]," * (jsontext.MAX_VALUES + 1) + b"[]]}"
+    with pytest.raises(InvalidRequest, match=f"more than {jsontext.MAX_VALUES} values"):
+        parse_body(body)

@@ -7,6 +7,9 @@ import struct
 import pytest
 from tiny_model import EOS, add_model
 
+from ftd.daemon import embedding
+from ftd.daemon.runner import Runner
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -22,6 +25,25 @@ async def test_one_text_and_several_give_the_same_vectors_in_order(daemon):
     assert batch["prompt_eval_count"] == 6 and batch["model"] == "tiny"
     for text, vector in zip(texts, batch["embeddings"], strict=True):
         assert (await daemon.json("/api/embed", {"model": "tiny", "input": text}))["embeddings"] == [vector]
+
+
+async def test_many_texts_go_to_the_engine_in_batches(daemon, monkeypatch):
+    """One message of 10,000 long texts would hold the event loop while it is written."""
+    texts = ["ab", "c", "xyz", "", "pqrstuvw", "d"]
+    whole = await daemon.json("/api/embed", {"model": "tiny", "input": texts})
+    sent = []
+    embed = Runner.embed
+
+    async def noted(runner, message):
+        sent.append([len(ids) for ids in message.sequences])
+        return await embed(runner, message)
+
+    monkeypatch.setattr(Runner, "embed", noted)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 4)
+    batched = await daemon.json("/api/embed", {"model": "tiny", "input": texts})
+    assert sent == [[2, 1], [3, 1], [8], [1]]
+    assert batched["embeddings"] == whole["embeddings"]
+    assert batched["prompt_eval_count"] == whole["prompt_eval_count"] == 16
 
 
 async def test_nothing_loads_and_the_empty_string_is_embedded(daemon):

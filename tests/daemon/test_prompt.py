@@ -8,6 +8,7 @@ from live_daemon import running, says
 from tiny_model import CHATML, HERMES, add_model
 
 from ftd.chat.templates import ChatTemplate
+from ftd.daemon import completion
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -261,3 +262,13 @@ async def test_a_long_prompt_has_the_ids_of_a_short_one(daemon):
     ]
     short = (await daemon.json("/api/generate", body | {"prompt": "é<|im_end|> "}))["prompt_eval_count"]
     assert counts == [300 * short, 600 * short]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/messages"])
+async def test_a_prompt_longer_than_any_window_is_refused_before_it_is_rendered(daemon, monkeypatch, path):
+    monkeypatch.setattr(completion, "MAX_PROMPT_CHARS", 10)
+    text = "more than ten characters"
+    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "prompt": text, "max_tokens": 5}
+    error = (await daemon.json(path, body, 400))["error"]
+    words = f"the prompt has {len(text)} characters, more than any model takes: 10"
+    assert words in (error if isinstance(error, str) else error["message"])

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import logging
+import threading
 from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from ftd.api import ollama
+from ftd.api.request import Delta, Done, Logprob
 from ftd.daemon import responses
 from ftd.daemon.middleware import answer_errors
 from ftd.daemon.responses import NDJSON, SSE, stream
@@ -188,7 +191,7 @@ async def test_a_failure_behind_a_sign_is_the_last_line(monkeypatch):
 )
 async def test_bodies_are_objects_whatever_type_they_say_they_are(data, status, text):
     async def handler(request):
-        fields = await responses.read_body(request, "nothing there")
+        fields = await responses.read_fields(request, "nothing there")
         return responses.object_response(dict(fields.values))
 
     async with (
@@ -284,3 +287,40 @@ async def test_a_slow_client_gets_everything(monkeypatch):
             if asyncio.get_running_loop().time() - begun < 0.7:
                 await asyncio.sleep(0.05)
     assert received == sent
+
+
+@pytest.mark.parametrize(("num_chars", "is_beside"), [(10, False), (1 << 19, True)])
+async def test_large_bodies_are_read_beside_the_event_loop(num_chars, is_beside):
+    """A chat of 100,000 messages held every other request up for seconds."""
+    loop_thread, threads = threading.get_ident(), []
+
+    def parse(fields):
+        threads.append(threading.get_ident())
+        return fields.text("a")
+
+    async def handler(request):
+        return responses.object_response({"length": len(await responses.read_body(request, parse))})
+
+    async with (
+        serving(handler) as (session, url),
+        session.post(url, json={"a": "x" * num_chars}) as response,
+    ):
+        assert await response.json() == {"length": num_chars}
+    assert (threads[0] != loop_thread) is is_beside
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+async def test_a_whole_answer_is_the_same_however_long(count):
+    entry = Logprob("x", b"x", -0.5, [Logprob("y", b"y", -1.0)])
+    events = [Delta(content="x", logprobs=[entry]) for _ in range(count)]
+    end = Done(reason="stop", output_tokens=count)
+
+    def whole(delta, done):
+        return {
+            "text": delta.content,
+            "logprobs": list(map(ollama.logprob, delta.logprobs)),
+            "n": done.output_tokens,
+        }
+
+    found = json.loads(await responses.whole_object([*events, end], whole))
+    assert found == json.loads(json.dumps(whole(*ollama.collect([*events, end]))))
