@@ -360,11 +360,24 @@ async def _apply(store: Store, draft: _Draft, request: CreateRequest, renderer: 
         for layer in inherited:
             merged |= await asyncio.to_thread(info.read_json, store, layer)
         merged |= options.check(request.parameters)
-        draft.replace((info.MEDIA_PARAMS,), info.MEDIA_PARAMS, _params(merged))
+        params = await asyncio.to_thread(_params, merged)
+        draft.replace((info.MEDIA_PARAMS,), info.MEDIA_PARAMS, params)
     if request.messages:
-        text = gojson.dumps(request.messages, sort_keys=False) + "\n"
-        draft.replace((info.MEDIA_MESSAGES,), info.MEDIA_MESSAGES, text.encode("utf-8"))
+        lines = await asyncio.to_thread(_messages, request.messages)
+        draft.replace((info.MEDIA_MESSAGES,), info.MEDIA_MESSAGES, lines)
     draft.texts += [(info.MEDIA_LICENSE, text.encode("utf-8")) for text in request.licenses]
+    for media_type, data in draft.texts:
+        if len(data) > info.MAX_TEXT_BYTES:
+            what = media_type.rpartition(".")[2]
+            raise InvalidRequest(
+                f"too long for a model: {what} of {len(data)} bytes, the most are {info.MAX_TEXT_BYTES}",
+                "shorten it",
+            )
+
+
+def _messages(messages: Sequence[Mapping[str, str]]) -> bytes:
+    """Return messages as the list that ``gojson.dumps`` would write, one by one: there may be many."""
+    return f"[{','.join(gojson.dumps(message, sort_keys=False) for message in messages)}]\n".encode()
 
 
 def _params(parameters: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from ftd.chat.renderer import Renderer
 from ftd.daemon.create import create
 from ftd.daemon.create_request import check_request
-from ftd.daemon.modelinfo import read_model
+from ftd.daemon.modelinfo import MAX_TEXT_BYTES, read_model
 from ftd.errors import (
     BlobNotFound,
     FtdError,
@@ -39,6 +39,8 @@ async def test_a_broken_checkpoint_leaves_nothing(store: Store, renderer: Render
     assert store.list() == []
 
 
+# More than a model is read with later
+LONG = [{"role": "user", "content": "x" * (MAX_TEXT_BYTES // 2)}] * 2
 BROKEN: dict[str, tuple[dict[str, Any], bytes, type[FtdError]]] = {
     "truncated": ({}, MODEL[:-1000], InvalidGguf),
     "header only": ({}, MODEL[:40], InvalidGguf),
@@ -51,6 +53,8 @@ BROKEN: dict[str, tuple[dict[str, Any], bytes, type[FtdError]]] = {
         InvalidTemplate,
     ),
     "parameter": ({"parameters": {"num_ctx": "many"}}, MODEL, InvalidRequest),
+    "long system": ({"system": "x" * (MAX_TEXT_BYTES + 1)}, MODEL, InvalidRequest),
+    "long messages": ({"messages": LONG}, MODEL, InvalidRequest),
 }
 
 
