@@ -73,7 +73,12 @@ class Setting(NamedTuple):
     @property
     def flag(self) -> str:
         """The flag of ``ftd serve``: ``--keep-alive`` of FTD_KEEP_ALIVE."""
-        return "--" + self.variable.removeprefix("FTD_").lower().replace("_", "-")
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def key(self) -> str:
+        """The name in config.toml: ``keep_alive`` of FTD_KEEP_ALIVE."""
+        return self.variable.removeprefix("FTD_").lower()
 
     def read(self, text: str, source: str, parse: Callable[[str], Any] | None = None) -> Any:
         """Return the value of a string; raise InvalidOption that names its source if it is none."""
@@ -265,7 +270,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     environ = environment.variables() if environ is None else environ
     _check_switches(environ)
     file_values = _read_file(environment.state_dir() / "config.toml")
-    known = {setting.name for setting in SETTINGS}
+    known = {setting.key for setting in SETTINGS}
     if unknown := sorted(set(file_values) - known):
         raise InvalidOption(
             f"unknown setting in config.toml: {unknown[0]}", f"known settings: {' '.join(sorted(known))}"
@@ -300,10 +305,10 @@ def _find(
         text = environ.get(variable, "")
         if text.strip():
             return setting.read(text, variable, parse), variable
-    if setting.name in file_values:
-        value = file_values[setting.name]
+    if setting.key in file_values:
+        value = file_values[setting.key]
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        return setting.read(text, f"config.toml: {setting.name}"), "config.toml"
+        return setting.read(text, f"config.toml: {setting.key}"), "config.toml"
     return None
 
 

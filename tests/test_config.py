@@ -136,6 +136,18 @@ def test_what_ollamas_variable_says_is_told_of_it() -> None:
         config.load({}, {"OLLAMA_MAX_QUEUE": "0"})
 
 
+def test_the_file_names_a_setting_as_its_variable_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTD_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text('keep_alive = "1h"\nnohistory = true\ncontext_length = 4096\n')
+    loaded = config.load({}, {})
+    assert loaded.server.keep_alive_ns == 3600 * 10**9
+    assert loaded.server.no_history is True
+    assert loaded.engine.context_tokens == 4096
+    assert len({setting.key for setting in config.SETTINGS}) == len(config.SETTINGS)
+
+
 def test_what_the_file_says_is_told_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTD_HOME", str(tmp_path))
     (tmp_path / "config.toml").write_text('device = "gpu"\n')

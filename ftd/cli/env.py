@@ -21,7 +21,8 @@ def run(options: argparse.Namespace) -> int:
         )
     else:
         print(output.table(("variable", "value", "source", "meaning"), rows))
-        output.note(f"\nconfig file: {environment.state_dir() / 'config.toml'}")
+        file = environment.state_dir() / "config.toml"
+        output.note(f'\nconfig file: {file}, where a line is such as: keep_alive = "1h"')
     known = {row[0] for row in rows}
     for name in sorted(environment.variables()):
         if name.startswith("FTD_") and name not in known and not name.startswith(_OF_SCRIPTS):

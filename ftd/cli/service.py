@@ -92,10 +92,12 @@ def _install(is_enabled: bool) -> int:
             path.unlink()
         raise
     print(f"installed {path}", flush=True)
-    for name, source in config.load().sources.items():
-        if source in environment.variables():
-            file = environment.state_dir() / "config.toml"
-            output.note(f"note: {source} is set in this shell, not for the service: set {name} in {file}")
+    sources, file = config.load().sources, environment.state_dir() / "config.toml"
+    for setting in config.SETTINGS:
+        if (source := sources.get(setting.name, "")) in environment.variables():
+            output.note(
+                f"note: {source} is set in this shell, not for the service: set {setting.key} in {file}"
+            )
     if is_enabled:
         _systemctl("enable", "--now", NAME)
         print("started now, and with every login")

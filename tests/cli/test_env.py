@@ -42,7 +42,8 @@ def test_switches_are_shown_as_they_count(cli, environment: dict[str, str]) -> N
 def test_the_table_names_the_config_file_on_standard_error(cli, environment: dict[str, str]) -> None:
     result = cli("env")
     assert result.stdout.startswith("VARIABLE ")
-    assert result.stderr == f"\nconfig file: {environment['FTD_HOME']}/config.toml\n"
+    path = f"{environment['FTD_HOME']}/config.toml"
+    assert result.stderr == f'\nconfig file: {path}, where a line is such as: keep_alive = "1h"\n'
 
 
 def test_it_needs_no_daemon(cli) -> None:

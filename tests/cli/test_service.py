@@ -56,9 +56,9 @@ def test_it_reads_the_config_file_that_this_shell_reads(monkeypatch: pytest.Monk
 def test_variables_of_the_shell_are_named(cli, systemd) -> None:  # type: ignore[no-untyped-def]
     environment, _, _ = systemd
     result = cli("service", "install", env=environment | {"FTD_MODELS": "/models", "OLLAMA_KEEP_ALIVE": "1h"})
-    assert "note: FTD_MODELS is set in this shell, not for the service: set models_dir in " in result.stderr
+    assert "note: FTD_MODELS is set in this shell, not for the service: set models in " in result.stderr
     assert "note: OLLAMA_KEEP_ALIVE is set in this shell" in result.stderr
-    assert "set keep_alive_ns in " in result.stderr
+    assert "set keep_alive in " in result.stderr
 
 
 def test_a_unit_of_somebody_else_is_left_alone(cli, systemd) -> None:  # type: ignore[no-untyped-def]
