@@ -12,6 +12,7 @@ from aiohttp import web
 
 from ftd.api import ollama
 from ftd.api.request import Delta, Done, Logprob
+from ftd.chat import beside
 from ftd.daemon import responses
 from ftd.daemon.middleware import answer_errors
 from ftd.daemon.responses import NDJSON, SSE, stream
@@ -289,9 +290,10 @@ async def test_a_slow_client_gets_everything(monkeypatch):
     assert received == sent
 
 
-@pytest.mark.parametrize(("num_chars", "is_beside"), [(10, False), (1 << 19, True)])
-async def test_large_bodies_are_read_beside_the_event_loop(num_chars, is_beside):
+@pytest.mark.parametrize(("num_chars", "is_beside"), [(10, False), (500, True)])
+async def test_large_bodies_are_read_beside_the_event_loop(monkeypatch, num_chars, is_beside):
     """A chat of 100,000 messages held every other request up for seconds."""
+    monkeypatch.setattr(beside, "SMALL_CHARS", 100)
     loop_thread, threads = threading.get_ident(), []
 
     def parse(fields):
