@@ -16,6 +16,7 @@ from ftd.api.request import (
     Logprob,
     Message,
     ToolCall,
+    parse_arguments,
     parse_format,
     parse_keep_alive,
     parse_logprobs,
@@ -98,7 +99,7 @@ def _message(fields: Fields, model: str) -> Message:
 
 def _call(fields: Fields) -> dict[str, Any]:
     function = Fields(fields.mapping("function"), "tool_calls.function.")
-    shaped = {"name": function.text("name"), "arguments": function.mapping("arguments")}
+    shaped = {"name": function.text("name"), "arguments": parse_arguments(function)}
     return {"id": fields.text("id"), "type": "function", "function": shaped}
 
 

@@ -23,6 +23,7 @@ from ftd.api.request import (
     Message,
     Think,
     ToolCall,
+    parse_arguments,
     parse_format,
     parse_keep_alive,
     parse_logprobs,
@@ -161,7 +162,11 @@ def _options(fields: Fields) -> Mapping[str, Any]:
 
 def _think(fields: Fields) -> Think:
     effort = fields.get("reasoning_effort") or fields.mapping("reasoning").get("effort")
-    return parse_think(fields.get("think")) if effort is None else parse_effort(effort)
+    if effort is not None:
+        return parse_effort(effort)
+    # The way of vLLM, SGLang and llama.cpp's server; a model that can think does unless told not to
+    is_off = fields.mapping("chat_template_kwargs").get("enable_thinking") is False
+    return False if is_off else parse_think(fields.get("think"))
 
 
 def parse_effort(effort: object) -> Think:
@@ -197,7 +202,10 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
             past_call(call.text("id"), Fields(call.mapping("function"), "tool_calls.function."))
             for call in fields.objects("tool_calls")
         ]
-        message["content"] = _content(fields.get("content"), bool(calls))
+        content = fields.get("content")
+        # What a model said without words (it only thought, or called) comes back as null
+        is_silent = content is None and (calls or message["role"] in ("assistant", "tool"))
+        message["content"] = "" if is_silent else _content(content)
         if thinking := fields.text("reasoning") or fields.text("reasoning_content"):
             message["thinking"] = thinking
         if calls:
@@ -213,12 +221,10 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
         yield message
 
 
-def _content(content: object, has_calls: bool) -> str:
+def _content(content: object) -> str:
     """Return content as one text; parts of one message stand apart by a blank line, as neighbours do."""
     if isinstance(content, str):
         return content
-    if content is None and has_calls:
-        return ""
     if not isinstance(content, list):
         raise InvalidRequest(f"invalid message content type: {kind_of(content)}")
     texts = []
@@ -226,21 +232,15 @@ def _content(content: object, has_calls: bool) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("image_url", "input_audio"):
             raise Unsupported(f"the model does not support this kind of content: {kind}", "send text only")
-        if kind != "text" or not isinstance(part.get("text"), str):
+        if kind not in ("text", "refusal") or not isinstance(part.get(kind), str):
             raise InvalidRequest("invalid message format")
-        texts.append(part["text"])
+        texts.append(part[kind])
     return "\n\n".join(texts)
 
 
 def past_call(call_id: str, function: Fields) -> dict[str, Any]:
     """Return a call of an earlier answer, of its name and arguments; raise InvalidRequest."""
-    try:
-        arguments = json.loads(function.text("arguments") or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequest("invalid tool call arguments")
-    shaped = {"name": function.text("name"), "arguments": arguments}
+    shaped = {"name": function.text("name"), "arguments": parse_arguments(function)}
     return {"id": call_id, "type": "function", "function": shaped}
 
 

@@ -178,6 +178,24 @@ def parse_schema(fields: Fields) -> Format:
     return schema
 
 
+def parse_arguments(function: Fields) -> Mapping[str, Any]:
+    """Return the arguments of a call of an earlier answer: clients send an object, or the text of one."""
+    value = function.get("arguments")
+    if isinstance(value, dict):
+        return value
+    text = function.text("arguments")
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(
+            f"invalid tool call arguments: {text[:60]!r} is no JSON object",
+            "send the arguments as the answer had them, or {}",
+        )
+    return arguments
+
+
 def refuse_images(images: Sequence[object], model: str) -> None:
     """Refuse pictures: no model here can see."""
     if images:

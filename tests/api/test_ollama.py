@@ -70,11 +70,6 @@ def test_messages_are_read_in_any_case():
     assert list(shaped["tool_calls"][0]["function"]["arguments"]) == ["b", "a"]
 
 
-def test_arguments_must_be_an_object():
-    with pytest.raises(InvalidRequest, match="arguments"):
-        chat(messages=[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}])
-
-
 def keys(body):
     return list(body)
 
@@ -157,3 +152,18 @@ def test_format_is_json_or_a_schema():
     assert generate(format=schema).format == chat(format=schema).format == schema
     assert generate(format={}).format == {}  # a schema that allows any JSON value
     assert generate(format="").format is chat(format=None).format is None
+
+
+@pytest.mark.parametrize("arguments", [{"a": 1}, '{"a": 1}'])
+def test_arguments_of_past_calls_are_objects_or_texts(arguments):
+    """Clients made for OpenAI send the text."""
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (message,) = chat(messages=[{"role": "assistant", "content": "", "tool_calls": [call]}]).messages
+    assert message["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "{", "x", 5, [1]])
+def test_arguments_that_are_no_object_are_refused(arguments):
+    call = {"function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(InvalidRequest, match="arguments"):
+        chat(messages=[{"role": "assistant", "content": "", "tool_calls": [call]}])

@@ -105,6 +105,38 @@ def test_refusals(body, error, words):
         parse(**body)
 
 
+def test_thinking_is_switched_off_as_other_servers_have_it():
+    assert parse(chat_template_kwargs={"enable_thinking": False}).think is False
+    assert parse(chat_template_kwargs={"enable_thinking": False}, reasoning_effort="high").think == "high"
+    # True is what a model that can think does anyway, and no reason to refuse one that cannot
+    for switch in ({"enable_thinking": True}, {}, None):
+        assert parse(chat_template_kwargs=switch).think is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "means"),
+    [('{"a": 1}', {"a": 1}), ({"a": 1}, {"a": 1}), ("", {}), (" ", {}), (None, {}), ("{}", {})],
+)
+def test_arguments_of_past_calls_are_objects_or_texts(arguments, means):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    (message,) = parse(messages=[{"role": "assistant", "tool_calls": [call]}]).messages
+    assert message["tool_calls"][0]["function"]["arguments"] == means
+
+
+def test_what_was_said_without_words_comes_back_as_null():
+    """An agent that sends a turn of thinking only, or a tool's empty result, is not stuck with a 400."""
+    refusal = [{"type": "refusal", "refusal": "No."}]
+    request = parse(
+        messages=[
+            {"role": "assistant", "content": None, "reasoning": "hm"},
+            {"role": "tool", "tool_call_id": "c1", "content": None},
+            {"role": "assistant", "content": refusal},
+        ]
+    )
+    assert [message["content"] for message in request.messages] == ["", "", "No."]
+    assert request.messages[0]["thinking"] == "hm"
+
+
 def test_null_and_text_forms_that_mean_nothing_are_taken():
     parse(n=1, logit_bias=None, response_format={"type": "text"}, tools=None, user="u", store=True)
     parse(functions=[], modalities=["text"])
