@@ -44,6 +44,10 @@ def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKE
         middlewares=[
             web.middleware(HostCheck(config.server)),
             web.middleware(Cors(config.server.origins)),
+            # Base addresses that end in a slash make paths with two, or with one at the end
+            web.normalize_path_middleware(
+                append_slash=False, remove_slash=True, redirect_class=web.HTTPTemporaryRedirect
+            ),
             web.middleware(answer_errors),
         ],
         client_max_size=MAX_BODY_BYTES,

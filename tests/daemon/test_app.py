@@ -116,3 +116,17 @@ async def test_a_body_that_is_too_large_is_refused_as_such(tmp_path, monkeypatch
         assert (await daemon.post("/api/generate", fits)).status == 200
         response = await daemon.post("/api/generate", fits | {"prompt": "x" * 1001})
         assert response.status == 413 and "error" in await response.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "//v1/chat/completions", "/v1//chat/completions"])
+async def test_a_slash_too_many_leads_to_the_route(tmp_path, path):
+    """A base address that ends in a slash makes such paths; the body is sent again, as it was."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    async with running(tmp_path) as daemon:
+        response = await daemon.post(path, body, headers={"Origin": "http://localhost:3000"})
+        assert response.status == 200
+        assert (await response.json())["choices"][0]["message"]["content"]
+        (redirect,) = response.history
+        assert (redirect.status, redirect.headers["Location"]) == (307, "/v1/chat/completions")
+        assert redirect.headers["Access-Control-Allow-Origin"] == "http://localhost:3000"
+        assert (await daemon.post("/v1/nowhere/", body)).status == 404
