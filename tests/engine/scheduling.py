@@ -73,6 +73,8 @@ class Engine:
     plan: Plan
     emitted: dict[int, list[int]] = field(default_factory=dict)
     finished: dict[int, Sequence] = field(default_factory=dict)
+    num_steps: int = 0
+    num_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.pool = PagePool(self.plan.num_pages)
@@ -136,6 +138,10 @@ class Engine:
         assert batch.num_tokens <= self.plan.max_step_tokens
         for sequence, token in self.scheduler.advance(batch, self.forward(batch)):
             self.emitted[sequence.request_id].append(token)
+        self.num_steps += 1
+        self.num_tokens += batch.num_tokens
+        assert self.scheduler.num_steps == self.num_steps
+        assert self.scheduler.prefill_tokens + self.scheduler.decode_tokens == self.num_tokens
         self.settle()
         return True
 

@@ -63,6 +63,7 @@ def test_older_and_newer_configs_name_the_rotation_of_windows_differently() -> N
             {"sliding_window": 7, "layer_types": ["full_attention"] * 29 + ["sliding_attention"]},
             (0,) * 29 + (7,),
         ),
+        ("qwen3", {"layer_types": ["full_attention"] * 30}, (0,) * 30),
     ],
 )
 def test_attention_windows(architecture: str, changes: dict[str, Any], windows: tuple[int, ...]) -> None:
@@ -91,6 +92,7 @@ def test_bad_sizes_are_refused_by_name(name: str, value: object) -> None:
         ({"partial_rotary_factor": 0.01}, InvalidFtw, "rotated"),
         ({"tie_word_embeddings": "no"}, InvalidFtw, "tie_word_embeddings"),
         ({"layer_types": ["full_attention"]}, InvalidFtw, "1 of 30"),
+        ({"layer_types": ["sliding_attention"] * 30}, InvalidFtw, "sliding_window is not given"),
         ({"layer_types": ["linear_attention"] * 30}, Unsupported, "linear_attention"),
         ({"hidden_act": "gelu"}, Unsupported, "gelu"),
         ({"mlp_bias": True}, Unsupported, "mlp_bias"),

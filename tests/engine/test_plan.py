@@ -106,7 +106,7 @@ def test_negative_sizes_are_refused(name: str) -> None:
 
 
 @given(
-    needs=st.sampled_from([NEEDS, replace(NEEDS, state_bytes=90)]),
+    needs=st.sampled_from([NEEDS, replace(NEEDS, state_bytes=90), replace(NEEDS, overhead_bytes=700)]),
     free_bytes=st.integers(0, 10**5),
     context_tokens=st.integers(0, 2000),
     max_sequences=st.integers(0, 9),
@@ -125,7 +125,10 @@ def test_a_plan_keeps_its_bounds_or_its_advice_fits(needs: MemoryNeeds, **sizes:
             with pytest.raises(OutOfMemory):
                 make(needs, **{**sizes, "context_tokens": int(fits[1]) + 1})
         return
-    assert plan.total_bytes <= sizes["free_bytes"]
+    kept = plan.num_pages * plan.page_size * 10 + plan.num_state_slots * needs.state_bytes
+    step_tokens = min(sizes["prefill_chunk_tokens"], plan.context_tokens) + plan.max_sequences
+    taken = 1000 + kept + 100 + step_tokens + needs.overhead_bytes
+    assert plan.total_bytes == taken <= sizes["free_bytes"]
     assert plan.state_bytes == plan.num_state_slots * needs.state_bytes
     assert plan.num_state_slots >= (plan.max_sequences if needs.state_bytes else 0)
     assert not sizes["kv_bytes"] or plan.kv_bytes <= sizes["kv_bytes"]
@@ -157,7 +160,7 @@ def test_states_that_are_kept_give_way_to_a_window_then_those_of_sequences(
 
 def test_a_refusal_names_the_states() -> None:
     needs = replace(NEEDS, state_bytes=10**6)
-    with pytest.raises(OutOfMemory, match=r"workspace .*, states 3 MB"):
+    with pytest.raises(OutOfMemory, match=r"needed 3 MB .*workspace .*, states 3 MB"):
         make(needs, free_bytes=10**6, context_tokens=64, max_sequences=3)
 
 

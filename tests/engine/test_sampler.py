@@ -31,6 +31,28 @@ def test_uniform_numbers_are_spread_evenly_and_differ_by_seed_and_count() -> Non
     assert abs(np.corrcoef(numbers).ravel()[1]) < 0.08
 
 
+# The first outputs of SplitMix64 from 1234567, as its author's and other generators give them
+SPLITMIX = (
+    *(6457827717110365317, 3203168211198807973, 9817491932198370423),
+    *(4593380528125082431, 16408922859458223821),
+)
+
+
+def unmixed(value: int) -> int:
+    """Return what SplitMix64 mixes into ``value``: each of its steps undone."""
+    for factor, shift in ((None, 31), (0x94D049BB133111EB, 27), (0xBF58476D1CE4E5B9, 30)):
+        if factor is not None:
+            value = value * pow(factor, -1, 1 << 64) % (1 << 64)
+        value ^= value >> shift ^ value >> 2 * shift
+    return value
+
+
+def test_uniform_numbers_are_those_of_splitmix64() -> None:
+    """A seed is mixed once, so that seeds 1, 2, 3 lie far apart; from there it is the generator."""
+    seed = unmixed(1234567)
+    assert [uniform(seed, count) for count in range(5)] == [(bits >> 11) / 2**53 for bits in SPLITMIX]
+
+
 def test_the_draw_depends_on_the_seed_and_the_number_of_output_tokens_only(sampler: Sampler) -> None:
     sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=3)
     logits = np.zeros(8, np.float32)
@@ -94,6 +116,8 @@ def test_logprobs_are_sorted_and_before_any_filter(sampler: Sampler) -> None:
         {"top_k": 5, "min_p": 0.1},
         {"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.3, "repeat_last_n": 20},
         {"repeat_penalty": 1.5, "repeat_last_n": -1},
+        {"frequency_penalty": 2.0, "repeat_last_n": -1},
+        {"frequency_penalty": 2.0, "repeat_last_n": 500},
         {"repeat_penalty": 1.5, "repeat_last_n": 0},
     ],
 )

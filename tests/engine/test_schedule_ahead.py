@@ -69,6 +69,15 @@ def test_a_lone_sequence_runs_ahead_of_all_but_its_last_ids(max_tokens: int) -> 
     assert engine.num_ahead == max_tokens - 1
 
 
+@given(st.integers(5, 12))
+def test_a_sequence_that_fills_its_window_runs_ahead_of_all_but_its_last_ids(window: int) -> None:
+    engine = AheadEngine(make_plan(num_pages=20, context=window))
+    engine.add(0, [1, 0, 1], stop_id=99)
+    engine.run()
+    assert len(engine.emitted[0]) == window - 3
+    assert engine.num_ahead == window - 3 - 1
+
+
 def test_nothing_runs_ahead_while_somebody_waits_or_pages_are_gone() -> None:
     engine = AheadEngine(make_plan(num_pages=10, max_sequences=1))
     engine.add(0, [1, 0], 5, stop_id=99)
