@@ -15,6 +15,7 @@ from ftd.daemon.completion import Completions
 from ftd.daemon.manager import ModelManager
 from ftd.daemon.metrics import Metrics
 from ftd.daemon.spawn import WORKER_COMMAND
+from ftd.daemon.transfers import Transfers
 from ftd.registry.store import Store
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Services:
         self.metrics = Metrics()
         self.completions = Completions(self.catalog, self.manager, self.metrics)
         self.kept_items = KeptItems()
+        self.transfers = Transfers()
 
     @cached_property
     def registry(self) -> RegistryClient:

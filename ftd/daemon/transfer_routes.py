@@ -2,9 +2,7 @@
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from aiohttp import web
 
@@ -15,10 +13,10 @@ from ftd.daemon.create_request import CreateRequest, check_request
 from ftd.daemon.model_routes import name_of
 from ftd.daemon.responses import read_body, read_fields, status_response
 from ftd.daemon.services import SERVICES, Services
+from ftd.daemon.transfers import Statuses
 from ftd.errors import InvalidRequest
 from ftd.names import ModelName, parse_digest
 
-Statuses = AsyncGenerator[dict[str, Any], None]
 _CHUNK_BYTES = 1 << 20
 
 
@@ -61,16 +59,18 @@ async def create(request: web.Request) -> web.StreamResponse:
     def fetch(name: ModelName) -> Statuses:
         return _pulled(services, name, False, _is_loopback(request))
 
-    statuses = creation.create(services.store, wanted, services.catalog.renderer, fetch)
+    making = creation.create(services.store, wanted, services.catalog.renderer, fetch)
+    statuses = services.transfers.watched(making)
     async with aclosing(statuses):
         return await status_response(request, statuses, is_stream)
 
 
 async def pull(request: web.Request) -> web.StreamResponse:
     """Fetch a model from a registry; weights that came as GGUF are converted."""
-    fields = await read_fields(request)
+    fields, services = await read_fields(request), request.app[SERVICES]
     name = parse_model_name(name_of(fields))
-    statuses = _pulled(request.app[SERVICES], name, fields.flag("insecure"), _is_loopback(request))
+    pulling = _pulled(services, name, fields.flag("insecure"), _is_loopback(request))
+    statuses = services.transfers.watched(pulling)
     async with aclosing(statuses):
         return await status_response(request, statuses, fields.flag("stream", True))
 
@@ -95,8 +95,9 @@ async def push(request: web.Request) -> web.StreamResponse:
     text = name_of(fields)
     if not text:
         raise InvalidRequest("model is required")
-    registry = request.app[SERVICES].registry
-    statuses = registry.push(parse_model_name(text), fields.flag("insecure"), _is_loopback(request))
+    services = request.app[SERVICES]
+    pushing = services.registry.push(parse_model_name(text), fields.flag("insecure"), _is_loopback(request))
+    statuses = services.transfers.watched(pushing)
     async with aclosing(statuses):
         return await status_response(request, statuses, fields.flag("stream", True))
 

@@ -1,6 +1,7 @@
 """``serve`` as a process: it listens, ends on a signal with its engine, and says who holds a taken port."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import aiohttp
 import pytest
 from examples import first_quick
+from faulty_registry import FaultyRegistry
 from ports import free_port
 
 from ftd import config
@@ -54,6 +56,30 @@ async def test_serves_until_a_signal(start, number):
         assert response.headers["Server"].startswith("ftd/")
     process.send_signal(number)
     assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_pull_under_way_ends_in_words_and_goes_on_later(start, tmp_path, is_stream):
+    registry = FaultyRegistry()
+    await registry.start()
+    layer = b"weights" * 1_000_000
+    registry.faults.gate, registry.faults.gate_after = asyncio.Event(), len(layer) // 2
+    body = {"model": registry.add(b"{}", [layer]).display, "insecure": True, "stream": is_stream}
+    port = free_port()
+    process = await start(port)
+    await process.stderr.readline()
+    async with aiohttp.ClientSession() as session:
+        asked = asyncio.create_task(session.post(f"http://127.0.0.1:{port}/api/pull", json=body))
+        await registry.reached_gate.wait()
+        process.terminate()
+        response = await asked
+        *_, last = (await response.text()).splitlines()
+    assert response.status == (200 if is_stream else 503)
+    error = {"error": "the server is shutting down", "hint": "ask for it again when it is back"}
+    assert json.loads(last) == error
+    assert await process.wait() == 0
+    assert len(list((tmp_path / "models/blobs").glob("*-partial"))) == 1
+    await registry.stop()
 
 
 async def test_a_body_that_cannot_be_read_is_not_our_fault(start):
