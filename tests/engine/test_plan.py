@@ -154,6 +154,7 @@ def test_states_that_are_kept_give_way_to_a_window_then_those_of_sequences(
     one_window = needs.weight_bytes + needs.workspace_bytes + 64 * needs.kv_bytes_per_token
     plan = make(needs, free_bytes=one_window + 100 * spare_states, context_tokens=64)
     assert (plan.num_state_slots, plan.context_tokens) == (slots * plan.max_sequences, 64)
+    assert plan.total_bytes == 1000 + 100 + plan.kv_bytes + 100 * plan.num_state_slots
     with pytest.raises(OutOfMemory, match="states 100 B"):
         make(needs, free_bytes=one_window, context_tokens=64)
 
