@@ -7,7 +7,7 @@ the prompt is dropped, so that the prefix cache still finds the rest.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ftd import log
@@ -135,14 +135,14 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
         elif isinstance(content, str):
             yield {"role": role, "content": content}
         elif isinstance(content, list):
-            yield from _turn(role, [Fields(block, "content.") for block in map(_block, content)])
+            yield from _turn(role, (Fields(block, "content.") for block in map(_block, content)))
         else:
             raise InvalidRequest(
                 f"cannot use {kind_of(content)} for field content: it must be string or array"
             )
 
 
-def _turn(role: str, blocks: list[Fields]) -> Iterator[Message]:
+def _turn(role: str, blocks: Iterable[Fields]) -> Iterator[Message]:
     message: dict[str, Any] = {"role": role, "content": ""}
     texts: list[str] = []
     thoughts: list[str] = []

@@ -158,6 +158,8 @@ class Fields:
     ``where`` is put before the name of a field in errors: ``messages[2].content``.
     """
 
+    __slots__ = ("_by_lower", "_where", "values")
+
     def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
         self.values = values
         self._where = where
