@@ -46,11 +46,14 @@ def test_the_processor_has_the_budget_of_the_host() -> None:
     assert report.total(memory) == 1235
 
 
-@pytest.mark.parametrize(("used", "level"), [(0, None), (1500, logging.INFO), (1900, logging.WARNING)])
-def test_more_than_was_planned_is_a_warning(
+@pytest.mark.parametrize(
+    ("used", "level"), [(0, None), (1500, logging.INFO), (1800, logging.INFO), (1801, logging.WARNING)]
+)
+def test_a_fiftieth_more_than_was_planned_is_a_warning(
     caplog: pytest.LogCaptureFixture, used: int, level: int | None
 ) -> None:
     memory = report.planned(card(), Sizes(PLAN, EXPERTS, 5), LOAD)
+    assert report.total(memory) == 1765
     caplog.clear()
     with caplog.at_level(logging.INFO):
         found = report.found(memory, used, ["a note"])
