@@ -107,7 +107,9 @@ class Completions:
                 yield RenderedPrompt(prompt.text)
                 return
             if grammar and not lease.runner.has_vocabulary:
-                lease.runner.teach(constraint.vocabulary(model.tokenizer))
+                vocabulary = await asyncio.to_thread(constraint.vocabulary, model.tokenizer)
+                if not lease.runner.has_vocabulary:  # another request may have taught it meanwhile
+                    lease.runner.teach(vocabulary)
             begin(len(prompt.ids))
             run = _Run(model, request, options, grammar, prompt, lease, started_ns, leased_ns - started_ns)
             try:

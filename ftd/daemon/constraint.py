@@ -61,7 +61,7 @@ def _first_id(calls: CallFormat, tokenizer: Tokenizer) -> int:
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the bytes of every id of a tokenizer; takes milliseconds."""
+    """Return the bytes of every id of a tokenizer; takes up to seconds: call it in a thread."""
     return Vocabulary(
         tokens=[tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
         special_ids=sorted(tokenizer.special_ids),

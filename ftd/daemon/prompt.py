@@ -15,6 +15,7 @@ from ftd.chat.beside import beside
 from ftd.chat.guard import Rendered
 from ftd.chat.options import Options
 from ftd.chat.templates import ChatTemplate
+from ftd.chat.tokenizer import Tokenizer
 from ftd.daemon.catalog import Catalog, Model
 from ftd.errors import InvalidRequest, PromptTooLong, Unsupported
 
@@ -69,10 +70,15 @@ async def _generate(catalog: Catalog, model: Model, request: CompletionRequest) 
             messages += model.info.messages
         messages.append({"role": "user", "content": request.prompt})
         rendered = await template.render(messages, think=request.think)
-    if any(token >= tokenizer.vocab_size for token in request.context):
-        raise InvalidRequest(f"context has an id outside of the vocabulary: {max(request.context)}")
+    if request.context:
+        await asyncio.to_thread(_check_ids, tokenizer, request.context)
     ids = await _encode(model, rendered, False if request.context else None)
     return _of(rendered, [*request.context, *ids], template)
+
+
+def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> None:
+    if max(ids) >= tokenizer.vocab_size:
+        raise InvalidRequest(f"context has an id outside of the vocabulary: {max(ids)}")
 
 
 async def _chat(model: Model, request: CompletionRequest, window_tokens: int) -> Prompt:

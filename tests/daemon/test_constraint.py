@@ -3,11 +3,15 @@
 import asyncio
 import base64
 import json
+import threading
 
 import pytest
 from fake_engine import fake_command
 from live_daemon import running
 from tiny_model import CHATML, EOS, THINKING, TOOLS, add_model, ids_of
+
+from ftd.daemon import constraint
+from ftd.daemon.runner import Runner
 
 USER = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -50,6 +54,29 @@ async def test_vocabulary_goes_once_and_before_the_first_grammar(tmp_path, contr
         _, vocabulary, message = await told(daemon, control, worker, format=SCHEMA)
         assert vocabulary is None
         assert json.loads(message["grammar"]["text"])["grammars"][0]["json_schema"]["required"] == ["a"]
+
+
+async def test_the_vocabulary_is_written_down_beside_the_event_loop(tmp_path, monkeypatch):
+    """It has 150,000 ids or more; and requests that wait for it at once teach it once."""
+    threads, taught = [], []
+    vocabulary, teach = constraint.vocabulary, Runner.teach
+
+    def noted(tokenizer):
+        threads.append(threading.get_ident())
+        return vocabulary(tokenizer)
+
+    def counted(runner, message):
+        taught.append(message)
+        teach(runner, message)
+
+    monkeypatch.setattr(constraint, "vocabulary", noted)
+    monkeypatch.setattr(Runner, "teach", counted)
+    async with running(tmp_path, fake_command(reply=ids_of("{}"))) as daemon:
+        body = {"model": "tiny", "messages": USER, "stream": False}
+        await daemon.json("/api/chat", body)
+        await asyncio.gather(*(daemon.json("/api/chat", body | {"format": "json"}) for _ in range(3)))
+    assert threads and threading.get_ident() not in threads
+    assert len(taught) == 1
 
 
 BOUND = {
