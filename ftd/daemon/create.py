@@ -180,7 +180,9 @@ async def create(
         hold.close()
         # An abandoned generator must still take back what it made before anybody goes on
         made = [] if done else [digest for digest in recorder.digests if digest not in before]
-        await asyncio.shield(asyncio.to_thread(store.prune, [*made, *uploads, *replaced]))
+        # Or leaves it for a create like this one, which finds it when the daemon is back
+        if done or not store.blobs.is_ending:
+            await asyncio.shield(asyncio.to_thread(store.prune, [*made, *uploads, *replaced]))
     yield {"status": "success"}
 
 

@@ -106,6 +106,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 async def _finish(app: web.Application) -> None:
     """Let running answers end, for a while; the others, and transfers, end with an error that says so."""
+    app[SERVICES].store.blobs.is_ending = True
     app[SERVICES].transfers.end()
     await app[SERVICES].manager.drain(SHUTDOWN_S)
 

@@ -1,7 +1,6 @@
 """Pulls, pushes and creates that run: when the daemon ends, so do they, at once and in words.
 
-Answers get some seconds more; these may take hours, and a pull or push that is asked for again goes on where
-it was.
+Answers get some seconds more; these may take hours, and go on where they were when they are asked for again.
 """
 
 import asyncio

@@ -77,10 +77,14 @@ def _create_locked(folder: Path) -> tuple[Path, int]:
 
 
 class BlobStore:
-    """The folder of blobs. Any thread may call it; blobs are immutable once visible."""
+    """The folder of blobs. Any thread may call it; blobs are immutable once visible.
+
+    ``is_ending``: the process is about to end. What is under construction is kept from then on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.is_ending = False
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:

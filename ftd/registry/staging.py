@@ -30,7 +30,7 @@ _LINE = re.compile(rb"[0-9a-f]{64}\n")
 class StagedWriter(BlobWriter):
     """One blob being written, from byte ``kept`` on; the bytes before are there already.
 
-    Only the end of the process leaves it for a later writer.
+    Only the end of the process leaves it for a later writer, be it killed or told to end.
     """
 
     def __init__(self, store: "BlobStore", path: Path, fd: int, chunk_bytes: int) -> None:
@@ -50,6 +50,13 @@ class StagedWriter(BlobWriter):
         """Write down the sha256 (hex) of the next chunk, all of whose bytes were written."""
         with self._journal_path.open("a") as journal:
             journal.write(f"{chunk}\n")
+
+    def abort(self) -> None:
+        """Drop what was written, unless the process ends; harmless after ``commit``."""
+        if self._store.is_ending and self._fd >= 0:
+            super()._close()
+        else:
+            super().abort()
 
     def _close(self) -> None:
         self._journal_path.unlink(missing_ok=True)

@@ -102,6 +102,34 @@ async def test_missing_blobs_and_models_are_named(store: Store, renderer: Render
         await made(store, renderer, files={"model.bin": store.blobs.put(b"PK")[0]})
 
 
+async def test_a_create_goes_on_where_a_daemon_was_that_was_told_to_end(
+    store: Store, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_into, read, whole = GgufFile.read_into, 0, 0
+
+    def ended_at_the_end(file: GgufFile, out: Any, info: Any, start: int) -> None:
+        nonlocal read
+        read += len(out)
+        if info.name == "blk.1.ffn_down.weight" and not whole:
+            store.blobs.is_ending = True
+            raise ConnectionAbortedError("as a cancelled import leaves its writers")
+        read_into(file, out, info, start)
+
+    monkeypatch.setattr(import_gguf, "FtwWriter", functools.partial(FtwWriter, chunk_bytes=4096))
+    monkeypatch.setattr(GgufFile, "read_into", ended_at_the_end)
+    uploads = upload(store)
+    with pytest.raises(ConnectionAbortedError):
+        await made(store, renderer, files=uploads)
+    whole, read = read, 0
+    later = Store(store.models_dir)
+    later.sweep()
+    assert store.blobs.has(uploads["model.gguf"]) and later.list() == []
+    assert any(name.startswith("staged-") for name in files_in(later))
+    await made(later, renderer, files=uploads)
+    assert read < whole / 2
+    assert not any(name.startswith("staged-") for name in files_in(later))
+
+
 async def test_a_create_goes_on_where_a_killed_daemon_was(
     store: Store, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
