@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ftd.api.jsontext import Fields
+from ftd.api.jsontext import Fields, kind_of
 from ftd.api.ollama import nonzero
 from ftd.api.request import parse_keep_alive
 from ftd.errors import InvalidRequest
@@ -78,12 +78,17 @@ def wants_base64(fields: Fields) -> bool:
 def _inputs(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        # LangChain's OpenAIEmbeddings sends ids of OpenAI's tokenizer, which mean nothing to other models
-        hint = "send texts, not token ids (LangChain: check_embedding_ctx_length=False)"
-        raise InvalidRequest(
-            "invalid input type", hint if isinstance(value, list) else "send a text or texts"
-        )
+    if not isinstance(value, list):
+        raise InvalidRequest("invalid input type", "send a text or texts")
+    for idx, item in enumerate(value):
+        if not isinstance(item, str):
+            # LangChain's OpenAIEmbeddings sends ids of OpenAI's tokenizer, which mean nothing to other models
+            is_ids = isinstance(item, int | list)
+            hint = "send texts, not token ids (LangChain: check_embedding_ctx_length=False)"
+            raise InvalidRequest(
+                f"invalid input type: {kind_of(item)} at input[{idx}]",
+                hint if is_ids else "send a text or texts",
+            )
     if len(value) > MAX_INPUTS:
         raise InvalidRequest(f"at most {MAX_INPUTS} inputs are embedded at once: {len(value)}")
     return value

@@ -121,11 +121,12 @@ def _prompt(fields: Fields) -> str:
     prompt = fields.get("prompt")
     if not isinstance(prompt, list):
         return fields.text("prompt")
-    if len(prompt) != 1:
-        raise Unsupported(f"only one prompt is supported: {len(prompt)}", "send a request for each prompt")
-    if not isinstance(prompt[0], str):
+    texts = [part for part in prompt if isinstance(part, str)]
+    if len(texts) < len(prompt):
         raise Unsupported("not supported: a prompt of token ids", "send the prompt as text")
-    return prompt[0]
+    if len(texts) != 1:
+        raise Unsupported(f"only one prompt is supported: {len(texts)}", "send a request for each prompt")
+    return texts[0]
 
 
 def _model(fields: Fields) -> str:
@@ -182,10 +183,12 @@ def _format(fields: Fields) -> Format | None:
     """Return what the answer must be: ``response_format``, or else Ollama's ``format``."""
     wanted = Fields(fields.mapping("response_format"), "response_format.")
     kind = wanted.text("type") or "text"
+    has_schema = wanted.get("schema") is not None  # as other servers have it
     if kind == "json_object":
-        return "json"
+        return parse_schema(wanted) if has_schema else "json"
     if kind == "json_schema":
-        return parse_schema(Fields(wanted.mapping("json_schema"), "response_format.json_schema."))
+        wrapped = Fields(wanted.mapping("json_schema"), "response_format.json_schema.")
+        return parse_schema(wanted if has_schema and not wrapped.values else wrapped)
     if kind != "text":
         raise InvalidRequest(
             f"invalid response_format type: {kind:.50} (must be text, json_object or json_schema)"
@@ -202,6 +205,8 @@ def _messages(messages: list[Fields]) -> Iterator[Message]:
             past_call(call.text("id"), Fields(call.mapping("function"), "tool_calls.function."))
             for call in fields.objects("tool_calls")
         ]
+        if fields.get("function_call") is not None:  # of clients from before tools
+            calls.append(past_call("", Fields(fields.mapping("function_call"), "function_call.")))
         content = fields.get("content")
         # What a model said without words (it only thought, or called) comes back as null
         is_silent = content is None and (calls or message["role"] in ("assistant", "tool"))
@@ -229,11 +234,13 @@ def _content(content: object) -> str:
         raise InvalidRequest(f"invalid message content type: {kind_of(content)}")
     texts = []
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
+        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
         if kind in ("image_url", "input_audio"):
             raise Unsupported(f"the model does not support this kind of content: {kind}", "send text only")
         if kind not in ("text", "refusal") or not isinstance(part.get(kind), str):
-            raise InvalidRequest("invalid message format")
+            raise InvalidRequest(
+                f"invalid message format: a content part of type {kind!s:.40}", "send parts of type text"
+            )
         texts.append(part[kind])
     return "\n\n".join(texts)
 

@@ -86,7 +86,7 @@ def test_reasoning_effort(effort, think):
         (
             {"messages": [{"role": "user", "content": [{"type": "odd"}]}]},
             InvalidRequest,
-            "invalid message format",
+            "invalid message format: a content part of type odd",
         ),
         ({"top_logprobs": 21}, InvalidRequest, "top_logprobs must be between 0 and 20"),
         (
@@ -135,6 +135,30 @@ def test_what_was_said_without_words_comes_back_as_null():
     )
     assert [message["content"] for message in request.messages] == ["", "", "No."]
     assert request.messages[0]["thinking"] == "hm"
+
+
+def test_schemas_stand_where_other_servers_have_them():
+    schema = {"type": "object", "properties": {}}
+    for wanted in (
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        {"type": "json_schema", "json_schema": {"schema": schema}, "schema": {"type": "null"}},
+        {"type": "json_schema", "schema": schema},
+        {"type": "json_object", "schema": schema},
+    ):
+        assert parse(response_format=wanted).format == schema
+    assert parse(response_format={"type": "json_object"}).format == "json"
+
+
+def test_calls_from_before_tools_are_kept():
+    call = {"name": "f", "arguments": '{"a": 1}'}
+    assistant, result = parse(
+        messages=[
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": "function", "name": "f", "content": "r"},
+        ]
+    ).messages
+    assert assistant["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert (result["name"], result["content"]) == ("f", "r")
 
 
 def test_null_and_text_forms_that_mean_nothing_are_taken():

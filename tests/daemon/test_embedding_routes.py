@@ -101,7 +101,7 @@ async def test_openai_in_both_encodings(daemon):
     coded = await daemon.json("/v1/embeddings", body | {"encoding_format": "base64"})
     assert list(struct.unpack("<4f", base64.b64decode(coded["data"][0]["embedding"]))) == unit(2, 97, 98, 0)
     error = (await daemon.json("/v1/embeddings", {"model": "tiny", "input": [1]}, status=400))["error"]
-    assert error["message"].startswith("invalid input type (send texts")
+    assert error["message"].startswith("invalid input type: number at input[0] (send texts")
 
 
 async def test_a_model_that_embeds_says_so_and_completes_nothing(daemon):
