@@ -97,6 +97,13 @@ def test_no_policy_misses_less_than_belady(data: st.DataObject, slots: int, batc
         assert one_a_layer.counters.uses - one_a_layer.counters.hits >= bound
 
 
+def test_what_was_used_long_ago_gives_way_to_what_was_used_lately() -> None:
+    """A use counts half as much after each step: four of 0, two to five steps ago, 0.47; one of 1, 0.5."""
+    trace = trace_of([[[expert] for expert in (0, 0, 0, 0, 1, 2, 1)]], 3)
+    hits = [routing.replay(trace, 2, "decayed", half_life_steps=steps).hits for steps in (1, 1000)]
+    assert hits == [4, 3]
+
+
 def test_steps_of_a_batch_are_parts_side_by_side() -> None:
     trace = trace_of([[[0, 1], [1, 2], [0, 3], [2, 3], [0, 1]], [[3, 2], [1, 0], [1, 0], [2, 3], [0, 1]]], 4)
     steps = [[ids.tolist() for ids in layers] for layers in trace.steps(batch=2)]

@@ -24,6 +24,7 @@ def params(**fields: Any) -> Any:
     ("fields", "num_logprobs", "is_served"),
     [
         ({}, -1, True),
+        ({"top_k": 1}, -1, True),
         ({"top_k": 256}, -1, True),
         ({"top_k": 257}, -1, False),
         ({"top_k": 0}, -1, False),  # all tokens
