@@ -59,12 +59,12 @@ def test_a_weight_is_uploaded_once_and_found_by_where_it_lies() -> None:
 def test_without_an_upload_everything_is_there_at_once_and_addresses_are_forgotten() -> None:
     """Memory of weights that nobody holds any more may be that of others later."""
     store = DeviceWeights("cpu")
-    matrix = random_matrix("bf16", 3, 40, RNG)
-    placed = store.matrix([matrix])
+    matrix, bank = random_matrix("bf16", 3, 40, RNG), random_bank(RNG, 2, 32, 32)
+    placed, experts = store.matrix([matrix]), store.bank(bank)
     assert content(placed) == planes_of(matrix)
-    assert store.matrix([matrix]) is placed
+    assert store.matrix([matrix]) is placed and store.bank(bank) is experts
     store.finish()
-    assert store.matrix([matrix]) is not placed
+    assert store.matrix([matrix]) is not placed and store.bank(bank) is not experts
 
 
 def test_what_the_upload_refuses_is_copied() -> None:
