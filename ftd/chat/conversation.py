@@ -6,7 +6,9 @@
 Clients leave out ids and names; here every call has an id, every tool message the id and name of its call.
 """
 
+import itertools
 import json
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ Message = dict[str, Any]
 def prepare(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return messages in the shape above; raise InvalidRequest if one is none."""
     prepared: list[Message] = []
-    open_calls: list[tuple[str, str]] = []  # (id, name) of calls that no tool message has answered
+    open_calls = _OpenCalls()
     num_calls = 0
     for message in messages:
         role = message.get("role")
@@ -35,7 +37,8 @@ def prepare(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         if calls := message.get("tool_calls"):
             shaped["tool_calls"] = [_call(call, num_calls + idx) for idx, call in enumerate(calls)]
             num_calls += len(calls)
-            open_calls += [(c["id"], c["function"]["name"]) for c in shaped["tool_calls"]]
+            for call in shaped["tool_calls"]:
+                open_calls.add(call["id"], call["function"]["name"])
         if shaped["role"] in ("tool", "function", "ipython"):
             _name_result(message, shaped, open_calls)
         elif isinstance(name := message.get("name"), str):
@@ -86,15 +89,43 @@ def _call(call: Any, idx: int) -> dict[str, Any]:
     }
 
 
-def _name_result(message: Mapping[str, Any], shaped: Message, open_calls: list[tuple[str, str]]) -> None:
+class _OpenCalls:
+    """Calls that no tool message has answered, oldest first."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[str, str]] = {}  # number -> id, name
+        self._numbers = itertools.count()
+        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._all: deque[int] = deque()
+
+    def add(self, call_id: str, name: str) -> None:
+        number = next(self._numbers)
+        self._calls[number] = call_id, name
+        for numbers in (self._by_id[call_id], self._by_name[name], self._all):
+            numbers.append(number)
+
+    def take(self, call_id: Any, name: Any) -> tuple[str, str] | None:
+        """Return id and name of the call that a result is of: by its id, or its name, or the oldest."""
+        if call_id:
+            return self._first(self._by_id, call_id)
+        found = self._first(self._by_name, name)
+        return found or self._oldest(self._all)
+
+    def _first(self, index: Mapping[str, deque[int]], key: Any) -> tuple[str, str] | None:
+        return self._oldest(index[key]) if isinstance(key, str) and key in index else None
+
+    def _oldest(self, numbers: deque[int]) -> tuple[str, str] | None:
+        while numbers:
+            if found := self._calls.pop(numbers.popleft(), None):
+                return found
+        return None
+
+
+def _name_result(message: Mapping[str, Any], shaped: Message, open_calls: _OpenCalls) -> None:
     call_id, name = message.get("tool_call_id"), message.get("tool_name") or message.get("name")
-    idx = next((i for i, call in enumerate(open_calls) if call_id and call[0] == call_id), None)
-    if idx is None and not call_id:
-        idx = next((i for i, call in enumerate(open_calls) if name and call[1] == name), None)
-        idx = 0 if idx is None and open_calls else idx
-    if idx is not None:
-        found_id, found_name = open_calls.pop(idx)
-        call_id, name = call_id or found_id, name or found_name
+    if found := open_calls.take(call_id, name):
+        call_id, name = call_id or found[0], name or found[1]
     if isinstance(call_id, str) and call_id:
         shaped["tool_call_id"] = call_id
     if isinstance(name, str) and name:
@@ -144,15 +175,18 @@ def tools_as_text(messages: Sequence[Message]) -> list[Message]:
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
     """Merge neighbours of one role, and start (after the system message) with a user."""
-    merged: list[Message] = []
+    groups: list[tuple[Message, list[str]]] = []  # the first message of some, and the texts of all
     for message in messages:
-        last = merged[-1] if merged else None
+        last = groups[-1][0] if groups else None
         plain = not (message.get("tool_calls") or (last and last.get("tool_calls")))
         if last and last["role"] == message["role"] and message["role"] in ("user", "assistant") and plain:
-            texts = filter(None, (last["content"], message["content"]))
-            merged[-1] = last | {"content": "\n\n".join(texts)}
+            groups[-1][1].append(message["content"])
         else:
-            merged.append(message)
+            groups.append((message, [message["content"]]))
+    merged = [
+        first | {"content": "\n\n".join(filter(None, texts))} if len(texts) > 1 else first
+        for first, texts in groups
+    ]
     start = next((i for i, m in enumerate(merged) if m["role"] != "system"), len(merged))
     if start == len(merged) or merged[start]["role"] != "user":
         merged.insert(start, {"role": "user", "content": ""})

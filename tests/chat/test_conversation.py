@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ftd.chat import conversation as c
 from ftd.errors import InvalidRequest
@@ -105,3 +107,48 @@ def test_short_ids_stay_paired() -> None:
     )
     new_id = changed[0]["tool_calls"][0]["id"]
     assert len(new_id) == 9 and new_id.isalnum() and changed[1]["tool_call_id"] == new_id
+
+
+NAMES = st.sampled_from(["f", "g", ""])
+IDS = st.sampled_from(["a", "b", "c", ""])
+
+
+@given(st.lists(st.one_of(st.lists(st.tuples(IDS, NAMES), min_size=1, max_size=4), st.tuples(IDS, NAMES))))
+def test_results_find_their_calls(turns: list[Any]) -> None:
+    """By id; without one by name; else the oldest that is open."""
+    messages: list[dict[str, Any]] = []
+    expected: list[tuple[str, str]] = []
+    open_calls: list[tuple[str, str]] = []
+    count = 0
+    for turn in turns:
+        if isinstance(turn, list):
+            calls = [{"id": each, "function": {"name": name}} for each, name in turn]
+            messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+            open_calls += [(each or f"call{count + idx:05d}", name) for idx, (each, name) in enumerate(turn)]
+            count += len(turn)
+            continue
+        call_id, name = turn
+        messages.append({"role": "tool", "content": "r", "tool_call_id": call_id, "tool_name": name})
+        fitting = [call for call in open_calls if call[0] == call_id]
+        if not call_id:
+            fitting = [call for call in open_calls if name and call[1] == name] or open_calls
+        found = fitting[0] if fitting else ("", "")
+        if fitting:
+            open_calls.remove(found)
+        expected.append((call_id or found[0], name or found[1]))
+    results = [message for message in c.prepare(messages) if message["role"] == "tool"]
+    assert [(each.get("tool_call_id", ""), each.get("name", "")) for each in results] == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.sampled_from(["", "x", "y"]))))
+def test_alternating_merges_neighbours(turns: list[tuple[str, str]]) -> None:
+    merged = c.alternating([{"role": role, "content": text} for role, text in turns])
+    expected: list[tuple[str, str]] = []
+    for role, text in turns:
+        if expected and expected[-1][0] == role and role != "tool":
+            expected[-1] = role, "\n\n".join(filter(None, (expected[-1][1], text)))
+        else:
+            expected.append((role, text))
+    if not expected or expected[0][0] != "user":
+        expected.insert(0, ("user", ""))
+    assert [(message["role"], message["content"]) for message in merged] == expected
