@@ -7,6 +7,7 @@ the engine.
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 from aiohttp import web
 
@@ -38,16 +39,21 @@ _LATE_ROUTES = (
 )
 
 
+_leading = partial(
+    web.normalize_path_middleware, append_slash=False, redirect_class=web.HTTPTemporaryRedirect
+)
+
+
 def make_app(config: Config, store: Store, worker_command: Sequence[str] = WORKER_COMMAND) -> web.Application:
     """Return the daemon's application; its engine lives from start-up to clean-up of the application."""
     app = web.Application(
         middlewares=[
             web.middleware(HostCheck(config.server)),
             web.middleware(Cors(config.server.origins)),
-            # Base addresses that end in a slash make paths with two, or with one at the end
-            web.normalize_path_middleware(
-                append_slash=False, remove_slash=True, redirect_class=web.HTTPTemporaryRedirect
-            ),
+            # Base addresses that end in a slash make paths with two, or with one at the end. One of them that
+            # does both would take the last character of any path for a slash.
+            _leading(merge_slashes=True),
+            _leading(merge_slashes=False, remove_slash=True),
             web.middleware(answer_errors),
         ],
         client_max_size=MAX_BODY_BYTES,

@@ -129,4 +129,5 @@ async def test_a_slash_too_many_leads_to_the_route(tmp_path, path):
         (redirect,) = response.history
         assert (redirect.status, redirect.headers["Location"]) == (307, "/v1/chat/completions")
         assert redirect.headers["Access-Control-Allow-Origin"] == "http://localhost:3000"
-        assert (await daemon.post("/v1/nowhere/", body)).status == 404
+        for unknown in ("/v1/nowhere/", "/v1/chat/completionss", "/x"):
+            assert (await daemon.post(unknown, body)).status == 404
