@@ -23,11 +23,12 @@ Of q4_0 (2.7 MB: 52 us or 30) what is asked and answered counts: 17 us beside th
 
 Other quotas, one more or one less fetched, none beside what is fetched, and a high priority of copies all
 decode within 4 % (half of all misses fetched: -18 % in bf16, -8 % in q4_0). To admit only experts that were
-used twice loses more by misses than it saves by copies. A miss split by rows between both paths gains nothing
-in bf16 and 4 % in q4_0 in an event model of slots, paths and policy; looking ahead 5 and 7 %, on recorded
-routing 7 to 15 %. On the card looking ahead gained 9 % in both: 951 to 1,003 tokens/s against 871 to 919 in 12
-layers of q4_0 (10.4 % missed, 16.1 without), 660 to 697 against 584 to 633 in 6 of bf16; beside layers without
-misses too it changed nothing more, nor did deep copies beside the step (bf16: 610 to 634, shallow 584 to 633).
+used twice loses more by misses than it saves by copies. A miss split by rows between both paths gains
+nothing in bf16 and 4 % in q4_0 in an event model of slots, paths and policy; looking ahead 5 and 7 %, on
+recorded routing 7 to 15 %. On the card looking ahead gained 9 % in both: 951 to 1,003 tokens/s against 871
+to 919 in 12 layers of q4_0 (10.4 % missed, 16.1 without), 660 to 697 against 584 to 633 in 6 of bf16; beside
+layers without misses too it changed nothing more, nor did deep copies beside the step (bf16: 610 to 634,
+shallow 584 to 633).
 """
 
 import json

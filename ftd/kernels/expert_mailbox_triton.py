@@ -11,9 +11,9 @@ message, this and later waits end at once, and the engine, which looks at it aft
 of that. The card waits a microsecond for each read of host memory, one after the other: it looks with one
 thread, and keeps what it can know by itself in its own memory.
 
-One token's message and answer in words of 64 bits with its number in each (as in NCCL's LL protocol: no fence,
-no second read after the one that saw the answer) decoded at the same speed: 907 to 980 tokens/s against 948 to
-1,005 in 12 layers of q4_0, 628 to 661 against 641 to 665 in 6 of bf16 (30b-a3b, H200).
+One token's message and answer in words of 64 bits with its number in each (as in NCCL's LL protocol: no
+fence, no second read after the one that saw the answer) decoded at the same speed: 907 to 980 tokens/s
+against 948 to 1,005 in 12 layers of q4_0, 628 to 661 against 641 to 665 in 6 of bf16 (30b-a3b, H200).
 """
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 
