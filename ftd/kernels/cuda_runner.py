@@ -50,7 +50,7 @@ class Runner:
         self._buckets += [Bucket(num_tokens, sequences, False) for num_tokens in prompts]
 
     def run(self, step: Step, sampled: torch.Tensor | None) -> None:
-        """Launch one step; its arrays live until the one after the next."""
+        """Launch one step, once the one before the last has begun."""
         bucket = self._bucket(step)
         self._step = self._steps.upload(step, bucket, sampled)
         graph = None if bucket is None else self._graphs.get(bucket)

@@ -81,6 +81,7 @@ class StepMemory:
         self._columns = limits.max_pages_per_sequence
         # Two: the copy of one step may be under way while the next one is written
         self._stagings = [torch.zeros(start, dtype=torch.int32, pin_memory=device != "cpu") for _ in range(2)]
+        self._copied = [torch.cuda.Event() if device != "cpu" else None for _ in range(2)]
         self._next_staging()
         self._array = torch.zeros(start, dtype=torch.int32, device=device)
         self.num_bytes = 4 * start
@@ -93,7 +94,8 @@ class StepMemory:
     def upload(self, step: Step, bucket: Bucket | None, sampled: torch.Tensor | None = None) -> DeviceStep:
         """Copy ``step``, padded to ``bucket`` if there is one; return its views.
 
-        The step before the last one must have ended. sampled [T] i32: ids that are on the device already.
+        Waits until the step before the last one has begun. sampled [T] i32: ids that are on the device
+        already.
         """
         self._next_staging()
         num_tokens, num_sequences = len(step.ids), len(step.kv_len)
@@ -126,6 +128,8 @@ class StepMemory:
                 self._write_blocks(step, num_decode)
             device_step = self.padded(bucket)
         self._array.copy_(self._staging, non_blocking=True)
+        if self._copied[0] is not None:
+            self._copied[0].record()
         if sampled is not None:
             self._tensor("ids")[:num_tokens].copy_(sampled)
         return device_step
@@ -188,7 +192,14 @@ class StepMemory:
         return found
 
     def _next_staging(self) -> None:
+        """Turn to the other memory, once what was last written there has gone to the card.
+
+        Parts of a prompt have no results that anybody awaits, so steps queue up behind a busy card.
+        """
         self._stagings.reverse()
+        self._copied.reverse()
+        if self._copied[0] is not None:
+            self._copied[0].synchronize()
         self._staging = self._stagings[0]
         self._host = self._staging.numpy()
 

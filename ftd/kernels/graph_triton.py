@@ -297,10 +297,10 @@ class CudaGraph(LatentOps, EncoderOps, StateOps):
         state_index: Ints | None = None,
         sampled: torch.Tensor | None = None,
     ) -> None:
-        """Run the program on one step; the arguments are those of ``ReferenceGraph.run``. Does not wait.
+        """Run the program on one step; the arguments are those of ``ReferenceGraph.run``.
 
-        sampled [T] i32: on the device, stands in for ``ids`` of a step that is launched ahead. The step
-        before the last one must have ended.
+        Waits for no results, only until the step before the last one has begun. sampled [T] i32: on the
+        device, stands in for ``ids`` of a step that is launched ahead.
         """
         if self._runner is None:
             raise ValueError("finish() must come before run()")

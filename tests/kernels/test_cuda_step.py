@@ -188,3 +188,57 @@ def test_the_copy_of_one_step_is_not_written_over_by_the_next() -> None:
 )
 def test_a_prompt_alone_takes_no_attention_of_decode(bucket: Bucket, num_decode: int) -> None:
     assert bucket.num_decode == num_decode
+
+
+class BusyCard:
+    """An array whose copies are made when somebody waits for them, or in the end."""
+
+    def __init__(self, array: torch.Tensor) -> None:
+        self.array = array
+        self.waiting: list[torch.Tensor] = []
+        self.num_copied = 0
+        self.copied: list[torch.Tensor] = []
+
+    def __getitem__(self, place: slice) -> torch.Tensor:
+        return self.array[place]
+
+    def copy_(self, source: torch.Tensor, non_blocking: bool) -> None:
+        assert non_blocking
+        self.waiting.append(source)
+
+    def work(self, until: int) -> None:
+        """Make copies until so many have been made; keep what the array was after each."""
+        while self.num_copied < until:
+            self.array.copy_(self.waiting[self.num_copied])
+            self.num_copied += 1
+            self.copied.append(self.array.clone())
+
+
+class Event:
+    """As CUDA has it: stands where it was recorded last."""
+
+    def __init__(self, card: BusyCard) -> None:
+        self.card, self.place = card, 0
+
+    def record(self) -> None:
+        self.place = len(self.card.waiting)
+
+    def synchronize(self) -> None:
+        self.card.work(self.place)
+
+
+def test_steps_that_nobody_waits_for_reach_a_busy_card_unchanged() -> None:
+    """Parts of a long prompt are launched one after the other, while the card does something else."""
+    made = memory()
+    card = BusyCard(made._array)
+    made._array = card  # type: ignore[assignment]
+    made._copied = [Event(card), Event(card)]  # type: ignore[list-item]
+    its = [make_step([20], [0], seed) for seed in range(7)]
+    for number, step in enumerate(its):
+        made.upload(step, None)
+        assert card.num_copied == max(0, number - 1)  # no longer than it must
+    card.work(len(its))
+    start, _ = made._offsets["ids"]
+    assert [array[start : start + 20].tolist() for array in card.copied] == [
+        step.ids.tolist() for step in its
+    ]

@@ -270,3 +270,22 @@ def test_misuse_is_refused() -> None:
         g.add(x, x)
     with pytest.raises(ValueError, match="ids"):
         g.run(np.array([9, 1, 2], np.int32), *STEP[1:])
+
+
+@pytest.mark.gpu
+def test_steps_that_queue_up_behind_a_busy_card_stay_what_they_were() -> None:
+    """As parts of a prompt do, which nobody awaits: each step's own ids are embedded."""
+    theirs, ours = graphs()
+    x_theirs, x_ours = theirs.buffer(32), ours.buffer(32)
+    for g, x in ((theirs, x_theirs), (ours, x_ours)):
+        g.embedding(x, matrix(8, 32, 1))
+        g.finish()
+    steps = [[np.array([a, b, a ^ b], np.int32), *STEP[1:]] for a, b in np.ndindex(4, 4)]
+    torch.cuda._sleep(2_000_000_000)  # cycles: about a second
+    found = []
+    for step in steps:
+        ours.run(*step)
+        found.append(ours.device_view(x_ours).clone())
+    for step, values in zip(steps, found, strict=True):
+        theirs.run(*step)
+        np.testing.assert_array_equal(values.cpu().numpy(), theirs.view(x_theirs))
