@@ -22,11 +22,12 @@ from ftd.chat.renderer import Renderer
 from ftd.chat.templates import check_template
 from ftd.daemon import modelinfo as info
 from ftd.daemon.create_request import CreateRequest
+from ftd.daemon.recorder import Recorder
 from ftd.errors import BlobNotFound, InvalidRequest, ModelNotFound, Unsupported
 from ftd.ftw.import_gguf import import_gguf
 from ftd.ftw.import_safetensors import import_safetensors
 from ftd.ftw.imported import ImportedModel, Progress, conversion_key
-from ftd.ftw.sink import BlobSink, BlobWriter, StagedBlobWriter
+from ftd.ftw.sink import BlobSink
 from ftd.names import ModelName, parse_name
 from ftd.registry.manifest import Descriptor, Manifest, build_manifest
 from ftd.registry.store import Store
@@ -44,65 +45,6 @@ _KEPT_LAYERS = (*_TEXT_LAYERS, info.MEDIA_PARAMS, info.MEDIA_MESSAGES)
 
 class _Cancelled(Exception):
     """Thrown into the import when nobody waits for it any more."""
-
-
-class _Recorder:
-    """A sink that remembers what was committed through it, to take it back, and holds it until then."""
-
-    def __init__(self, store: Store, hold: contextlib.ExitStack) -> None:
-        self._store = store
-        self._hold = hold
-        self.digests: list[str] = []
-
-    def new(self) -> BlobWriter:
-        """Start a blob."""
-        return _RecordedWriter(self._store.blobs.new(), self)
-
-    def stage(self, name: str, chunk_bytes: int) -> StagedBlobWriter | None:
-        """Go on with a staged blob."""
-        staged = self._store.blobs.stage(name, chunk_bytes)
-        return None if staged is None else _RecordedStagedWriter(staged, self)
-
-    def add(self, digest: str) -> None:
-        """Note a committed blob."""
-        self._hold.enter_context(self._store.hold([digest]))
-        self.digests.append(digest)
-
-
-class _RecordedWriter:
-    """A blob writer that notes its digest on commit."""
-
-    def __init__(self, writer: BlobWriter, recorder: _Recorder) -> None:
-        self._writer = writer
-        self._recorder = recorder
-
-    def write(self, data: bytes | memoryview, /) -> None:
-        self._writer.write(data)
-
-    def commit(self, expected: str | None = None) -> tuple[str, int]:
-        digest, size = self._writer.commit(expected)
-        self._recorder.add(digest)
-        return digest, size
-
-    def abort(self) -> None:
-        self._writer.abort()
-
-    def __enter__(self) -> "_RecordedWriter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.abort()
-
-
-class _RecordedStagedWriter(_RecordedWriter):
-    """The same for a staged blob."""
-
-    def __init__(self, writer: StagedBlobWriter, recorder: _Recorder) -> None:
-        super().__init__(writer, recorder)
-        self.kept, self.chunks, self.checkpoint = writer.kept, writer.chunks, writer.checkpoint
-
-    def __enter__(self) -> "_RecordedStagedWriter":
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +86,7 @@ async def create(
     replaced: list[str] = []
     hold = contextlib.ExitStack()
     hold.enter_context(store.hold(uploads))
-    recorder = _Recorder(store, hold)
+    recorder = Recorder(store, hold)
     try:
         if request.base:
             base = parse_name(request.base)
@@ -187,7 +129,7 @@ async def create(
 
 
 async def _from_files(
-    store: Store, request: CreateRequest, recorder: _Recorder, renderer: Renderer
+    store: Store, request: CreateRequest, recorder: Recorder, renderer: Renderer
 ) -> AsyncGenerator[Status | _Draft, None]:
     source = await asyncio.to_thread(_source, store, request)
     imported: ImportedModel | None = None
@@ -215,7 +157,7 @@ def _imported_draft(imported: ImportedModel) -> _Draft:
 
 
 async def _from_model(
-    store: Store, base: ModelName, recorder: _Recorder, renderer: Renderer
+    store: Store, base: ModelName, recorder: Recorder, renderer: Renderer
 ) -> AsyncGenerator[Status | _Draft, None]:
     """Inherit everything from a stored model; one with GGUF layers is converted first."""
     manifest = await asyncio.to_thread(store.read, base)
@@ -386,7 +328,7 @@ def _params(parameters: Mapping[str, Any]) -> bytes:
     return (gojson.dumps(dict(parameters)) + "\n").encode("utf-8")
 
 
-def _store_layers(store: Store, draft: _Draft, recorder: _Recorder) -> list[tuple[Descriptor, bool]]:
+def _store_layers(store: Store, draft: _Draft, recorder: Recorder) -> list[tuple[Descriptor, bool]]:
     """Write the text layers; return all layers and whether each blob is new."""
     layers = [(layer, layer.digest in recorder.digests) for layer in draft.weights]
     layers += [(layer, False) for group in draft.kept.values() for layer in group]
