@@ -116,7 +116,7 @@ def test_a_real_model_from_its_file_to_an_answer(
     assert loaded["name"] == "smollm2:latest"
     memory = loaded["memory"]
     assert min(memory[f"{part}_bytes"] for part in ("weight", "kv", "workspace")) > 0
-    assert f"smollm2:latest: on {memory['place']}" in ftd_run(background, "ps").stdout
+    assert f"smollm2:latest: on {memory['place']}" in ftd_run(background, "ps").stderr
     assert ftd_run(background, "stop", "smollm2").returncode == 0
     assert "architecture        llama" in ftd_run(background, "show", "smollm2").stdout
     bench = ("bench", "smollm2", "--prompt-tokens", "16", "--decode-tokens", "4", "--json")
