@@ -72,7 +72,7 @@ def encode_pieces(value: Any) -> bytes:
 def parse_body(data: bytes, empty: str = "missing request body") -> "Fields":
     """Return the first JSON value of ``data``, which must be an object; what follows it is ignored.
 
-    Takes long for much data: call it in a thread.
+    After more than PIECE_BYTES nothing may follow. Takes long for much data: call it in a thread.
     """
     try:
         value = _decoded(data, empty) if len(data) <= PIECE_BYTES else _decoded_in_pieces(data)
@@ -97,7 +97,9 @@ def _decoded(data: bytes, empty: str = "") -> Any:
 
 def _decoded_in_pieces(data: bytes) -> Any:
     if data.count(b",") > MAX_VALUES:
-        raise InvalidRequest(f"request body has more than {MAX_VALUES} values")
+        raise InvalidRequest(
+            f"request body has more than {MAX_VALUES} values, or commas in its texts", "send it in parts"
+        )
     if _SURROGATE_BYTES.search(data):
         data = _ESCAPE.sub(_without_half, data)
     return _of_raw(data.removeprefix(b"\xef\xbb\xbf"))

@@ -8,13 +8,12 @@ import asyncio
 import json
 import logging
 import os
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ftd
-from ftd import log
+from ftd import environment, log
 from ftd.chat.beside import beside, json_pieces
 from ftd.chat.render_frames import HEADER, MAX_FRAME_BYTES
 from ftd.errors import InvalidTemplate
@@ -123,7 +122,7 @@ class _Worker:
             return self._process
         package = str(Path(ftd.__file__).parents[1])
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "ftd.chat.render_worker", self._kind),
+            *(*environment.module_command("ftd.chat.render_worker"), self._kind),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

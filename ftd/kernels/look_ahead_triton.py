@@ -6,8 +6,8 @@
 
 ``ftd.engine.expert_cache.ExpertCache.look_ahead`` is the definition; both agree in every integer. Nothing is
 copied beside a layer that is too short to hide it: the next one would wait, whether it needs it or not. It
-takes the place of what the next layer would copy for later of its own misses. (A
-kernel that looks whether the copy has arrived cannot wait instead: nothing promises that the copy has begun.)
+takes the place of what the next layer would copy for later of its own misses. A kernel that looks whether the
+copy has arrived cannot wait instead: nothing promises that the copy has begun.
 
 Of two small trained models (37 % of the experts in slots) the next layer's router finds 65 and 73 % of the
 misses in what the layer before knows, and 45 and 63 % of the misses that it names come true; what the token
